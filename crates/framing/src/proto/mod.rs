@@ -1,0 +1,4 @@
+//! The parts of framing that do no I/O: bytes and numbers in, bytes and numbers out.
+
+pub mod backoff;
+pub mod codec;
