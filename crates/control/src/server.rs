@@ -1,0 +1,370 @@
+//! The server's side: one method a request, and the dispatch that routes to them.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::{Stream, stream};
+use pin_project_lite::pin_project;
+
+use crate::proto::wire::{client_extension::Request, client_message::Msg, *};
+use crate::proto::{PROTOCOL_VERSION, ReplyShape, ServerError};
+
+/// What a method of [`Server`] that answers once returns.
+pub type Answer<T> = Result<T, ServerError>;
+
+/// Serves the requests of one client, or of many.
+///
+/// Implementations write `async fn` for the methods that answer once. A method that returns a
+/// stream must not do its work before the stream is polled, and must expect the stream to be
+/// dropped at any point: that is how a client goes away, and it must not stop a turn.
+///
+/// The transports call [`dispatch`](Self::dispatch) with one request at a time for each
+/// connection, and for many connections at once.
+///
+/// The requests of the original protocol have to be served. Those of the extension are refused
+/// with 400 unless they are implemented.
+pub trait Server: Send + Sync {
+    // --- the original protocol -----------------------------------------------------------------
+
+    /// Runs an agent to the end of its turn. 404: unknown session or agent. A turn that fails is
+    /// an error.
+    fn send(&self, request: SendMsg) -> impl Future<Output = Answer<SendResponse>> + Send;
+
+    /// Runs an agent; the last event is `end`. 404: unknown session or agent.
+    fn stream(&self, request: StreamMsg) -> impl Stream<Item = Answer<StreamEvent>> + Send;
+
+    /// Says that the daemon lives.
+    fn ping(&self, request: PingMsg) -> impl Future<Output = Answer<Pong>> + Send;
+
+    /// Lists the sessions.
+    fn sessions(&self, request: SessionsMsg) -> impl Future<Output = Answer<SessionList>> + Send;
+
+    /// Stops a session's turn and closes it. 404: unknown session.
+    fn kill(&self, request: KillMsg) -> impl Future<Output = Answer<Pong>> + Send;
+
+    /// Shows the configuration, without secrets.
+    fn get_config(&self, request: GetConfigMsg) -> impl Future<Output = Answer<Config>> + Send;
+
+    /// Replaces the configuration. 400: every key at fault.
+    fn set_config(&self, request: SetConfigMsg) -> impl Future<Output = Answer<Pong>> + Send;
+
+    /// Reads the configuration again. 400: the line at fault; the old one stays.
+    fn reload(&self, request: ReloadMsg) -> impl Future<Output = Answer<Pong>> + Send;
+
+    /// Shows what agents do, until the client goes away.
+    fn subscribe_events(
+        &self,
+        request: SubscribeEventsMsg,
+    ) -> impl Stream<Item = Answer<AgentEventMsg>> + Send;
+
+    /// Answers an agent's question. 404: nothing is pending.
+    fn reply_to_ask(&self, request: ReplyToAskMsg) -> impl Future<Output = Answer<Pong>> + Send;
+
+    /// Counts what there is.
+    fn get_stats(&self, request: GetStatsMsg) -> impl Future<Output = Answer<Stats>> + Send;
+
+    /// Adds a schedule. 400: bad schedule or time. 404: unknown session or skill.
+    fn create_cron(&self, request: CreateCronMsg) -> impl Future<Output = Answer<CronInfo>> + Send;
+
+    /// Removes a schedule. 404: unknown id.
+    fn delete_cron(&self, request: DeleteCronMsg) -> impl Future<Output = Answer<Pong>> + Send;
+
+    /// Lists the schedules.
+    fn list_crons(&self, request: ListCronsMsg) -> impl Future<Output = Answer<CronList>> + Send;
+
+    /// Replaces a session's context by a summary. 404: unknown session.
+    fn compact(&self, request: CompactMsg) -> impl Future<Output = Answer<CompactSummary>> + Send;
+
+    // --- the extension -------------------------------------------------------------------------
+
+    /// Exchanges versions and capabilities. The transport has checked the token and removed it.
+    fn hello(&self, request: ClientHello) -> impl Future<Output = Answer<ServerHello>> + Send {
+        let _ = request;
+        async {
+            Ok(ServerHello {
+                version: PROTOCOL_VERSION,
+                capabilities: Vec::new(),
+                server: concat!("quintet ", env!("CARGO_PKG_VERSION")).to_owned(),
+            })
+        }
+    }
+
+    /// Speaks into the running turn. 404: unknown session. 409: no turn runs.
+    fn steer(&self, request: SteerMsg) -> impl Future<Output = Answer<Accepted>> + Send {
+        unsupported(request)
+    }
+
+    /// Stops the running turn. 404: unknown session. 409: no turn runs.
+    fn cancel(&self, request: CancelMsg) -> impl Future<Output = Answer<Accepted>> + Send {
+        unsupported(request)
+    }
+
+    /// Runs the message again whose turn failed; the last event is `end`. 404: unknown session.
+    /// 409: the last turn did not fail.
+    fn retry(&self, request: RetryMsg) -> impl Stream<Item = Answer<StreamEvent>> + Send {
+        unsupported_stream(request)
+    }
+
+    /// Shows a session's stream from a cursor to the end of the turn that runs. 404: unknown
+    /// session.
+    fn attach(&self, request: AttachMsg) -> impl Stream<Item = Answer<StreamEvent>> + Send {
+        unsupported_stream(request)
+    }
+
+    /// Reads the journal. 404: unknown session.
+    fn events(&self, request: EventsMsg) -> impl Stream<Item = Answer<JournalEvent>> + Send {
+        unsupported_stream(request)
+    }
+
+    /// Says how large the journal is.
+    fn journal_report(
+        &self,
+        request: JournalReportMsg,
+    ) -> impl Future<Output = Answer<JournalReport>> + Send {
+        unsupported(request)
+    }
+
+    /// Removes the journal's oldest events. 400: nothing says which.
+    fn journal_prune(
+        &self,
+        request: JournalPruneMsg,
+    ) -> impl Future<Output = Answer<JournalPruned>> + Send {
+        unsupported(request)
+    }
+
+    /// Lists the messages that wait for their turn.
+    fn queue_list(&self, request: QueueListMsg) -> impl Future<Output = Answer<QueueList>> + Send {
+        unsupported(request)
+    }
+
+    /// Changes a waiting message. 404: unknown id. 409: its turn has begun.
+    fn queue_edit(&self, request: QueueEditMsg) -> impl Future<Output = Answer<Accepted>> + Send {
+        unsupported(request)
+    }
+
+    /// Removes a waiting message. 404: unknown id. 409: its turn has begun.
+    fn queue_remove(
+        &self,
+        request: QueueRemoveMsg,
+    ) -> impl Future<Output = Answer<Accepted>> + Send {
+        unsupported(request)
+    }
+
+    /// Lists the questions that wait for an answer.
+    fn asks(&self, request: AsksMsg) -> impl Future<Output = Answer<AskList>> + Send {
+        unsupported(request)
+    }
+
+    /// Lists the approvals that wait for an answer.
+    fn approvals(
+        &self,
+        request: ApprovalsMsg,
+    ) -> impl Future<Output = Answer<ApprovalList>> + Send {
+        unsupported(request)
+    }
+
+    /// Answers an approval. 404: unknown id. 409: somebody was first.
+    fn answer_approval(
+        &self,
+        request: AnswerApprovalMsg,
+    ) -> impl Future<Output = Answer<Accepted>> + Send {
+        unsupported(request)
+    }
+
+    /// Names a session. 404: unknown session.
+    fn set_title(&self, request: SetTitleMsg) -> impl Future<Output = Answer<Accepted>> + Send {
+        unsupported(request)
+    }
+
+    /// Writes a session as what `resume_file` takes. 404: unknown session.
+    fn export_session(
+        &self,
+        request: ExportSessionMsg,
+    ) -> impl Future<Output = Answer<SessionExport>> + Send {
+        unsupported(request)
+    }
+
+    /// Puts back what the last compaction replaced. 404: unknown session. 409: nothing to undo.
+    fn compact_undo(
+        &self,
+        request: CompactUndoMsg,
+    ) -> impl Future<Output = Answer<Accepted>> + Send {
+        unsupported(request)
+    }
+
+    /// Lists the occurrences of one schedule or of all. 404: unknown id.
+    fn cron_runs(&self, request: CronRunsMsg) -> impl Future<Output = Answer<CronRunList>> + Send {
+        unsupported(request)
+    }
+
+    /// Lists the agents and their processes.
+    fn agents(&self, request: AgentsMsg) -> impl Future<Output = Answer<AgentList>> + Send {
+        unsupported(request)
+    }
+
+    /// Shows what an agent's process printed. 404: unknown agent id.
+    fn agent_logs(&self, request: AgentLogsMsg) -> impl Stream<Item = Answer<LogLine>> + Send {
+        unsupported_stream(request)
+    }
+
+    /// Restarts an agent's process. 404: unknown agent id.
+    fn agent_restart(
+        &self,
+        request: AgentRestartMsg,
+    ) -> impl Future<Output = Answer<Accepted>> + Send {
+        unsupported(request)
+    }
+
+    /// Routes a request to its method and wraps what comes back.
+    ///
+    /// The stream is never empty, its last message is the one that [`ReplyShape`] says, and
+    /// nothing follows it. A message without a known request in it is answered with 400.
+    fn dispatch(&self, message: ClientMessage) -> impl Stream<Item = ServerMessage> + Send {
+        async_stream::stream! {
+            let Some(message) = message.msg else {
+                yield unknown_request();
+                return;
+            };
+            match message {
+                Msg::Ping(request) => yield wrap(self.ping(request).await),
+                Msg::Send(request) => yield wrap(self.send(request).await),
+                Msg::Stream(request) => {
+                    for await message in Relay::new(self.stream(request), ReplyShape::UntilEnd) {
+                        yield message;
+                    }
+                }
+                Msg::Sessions(request) => yield wrap(self.sessions(request).await),
+                Msg::Kill(request) => yield wrap(self.kill(request).await),
+                Msg::GetConfig(request) => yield wrap(self.get_config(request).await),
+                Msg::SetConfig(request) => yield wrap(self.set_config(request).await),
+                Msg::Reload(request) => yield wrap(self.reload(request).await),
+                Msg::SubscribeEvents(request) => {
+                    let events = self.subscribe_events(request);
+                    for await message in Relay::new(events, ReplyShape::Endless) {
+                        yield message;
+                    }
+                }
+                Msg::ReplyToAsk(request) => yield wrap(self.reply_to_ask(request).await),
+                Msg::GetStats(request) => yield wrap(self.get_stats(request).await),
+                Msg::CreateCron(request) => yield wrap(self.create_cron(request).await),
+                Msg::DeleteCron(request) => yield wrap(self.delete_cron(request).await),
+                Msg::ListCrons(request) => yield wrap(self.list_crons(request).await),
+                Msg::Compact(request) => yield wrap(self.compact(request).await),
+                Msg::Extension(ClientExtension { request: None }) => yield unknown_request(),
+                Msg::Extension(ClientExtension { request: Some(request) }) => match request {
+                    Request::Hello(request) => yield wrap(self.hello(request).await),
+                    Request::Steer(request) => yield wrap(self.steer(request).await),
+                    Request::Cancel(request) => yield wrap(self.cancel(request).await),
+                    Request::Retry(request) => {
+                        for await message in Relay::new(self.retry(request), ReplyShape::UntilEnd) {
+                            yield message;
+                        }
+                    }
+                    Request::Attach(request) => {
+                        for await message in Relay::new(self.attach(request), ReplyShape::UntilDone) {
+                            yield message;
+                        }
+                    }
+                    Request::Events(request) => {
+                        for await message in Relay::new(self.events(request), ReplyShape::UntilDone) {
+                            yield message;
+                        }
+                    }
+                    Request::JournalReport(request) => yield wrap(self.journal_report(request).await),
+                    Request::JournalPrune(request) => yield wrap(self.journal_prune(request).await),
+                    Request::QueueList(request) => yield wrap(self.queue_list(request).await),
+                    Request::QueueEdit(request) => yield wrap(self.queue_edit(request).await),
+                    Request::QueueRemove(request) => yield wrap(self.queue_remove(request).await),
+                    Request::Asks(request) => yield wrap(self.asks(request).await),
+                    Request::Approvals(request) => yield wrap(self.approvals(request).await),
+                    Request::AnswerApproval(request) => yield wrap(self.answer_approval(request).await),
+                    Request::SetTitle(request) => yield wrap(self.set_title(request).await),
+                    Request::ExportSession(request) => yield wrap(self.export_session(request).await),
+                    Request::CompactUndo(request) => yield wrap(self.compact_undo(request).await),
+                    Request::CronRuns(request) => yield wrap(self.cron_runs(request).await),
+                    Request::Agents(request) => yield wrap(self.agents(request).await),
+                    Request::AgentLogs(request) => {
+                        for await message in Relay::new(self.agent_logs(request), ReplyShape::UntilDone) {
+                            yield message;
+                        }
+                    }
+                    Request::AgentRestart(request) => yield wrap(self.agent_restart(request).await),
+                },
+            }
+        }
+    }
+}
+
+fn wrap<T: Into<ServerMessage>>(answer: Answer<T>) -> ServerMessage {
+    match answer {
+        Ok(reply) => reply.into(),
+        Err(error) => error.into(),
+    }
+}
+
+fn unknown_request() -> ServerMessage {
+    ServerError::bad_request(
+        "the message holds no request that this daemon knows; is the client newer than it?",
+    )
+    .into()
+}
+
+fn unsupported<T>(request: impl Into<ClientMessage>) -> impl Future<Output = Answer<T>> + Send
+where
+    T: Send,
+{
+    std::future::ready(Err(refusal(request)))
+}
+
+fn unsupported_stream<T>(request: impl Into<ClientMessage>) -> impl Stream<Item = Answer<T>> + Send
+where
+    T: Send,
+{
+    stream::iter([Err(refusal(request))])
+}
+
+fn refusal(request: impl Into<ClientMessage>) -> ServerError {
+    ServerError::unsupported(request.into().kind())
+}
+
+pin_project! {
+    /// A handler's stream as the messages of one reply: ends after the last one, and always has one.
+    struct Relay<S> {
+        #[pin]
+        replies: S,
+        shape: ReplyShape,
+        finished: bool,
+    }
+}
+
+impl<S> Relay<S> {
+    fn new(replies: S, shape: ReplyShape) -> Self {
+        Self {
+            replies,
+            shape,
+            finished: false,
+        }
+    }
+}
+
+impl<S, T> Stream for Relay<S>
+where
+    S: Stream<Item = Answer<T>>,
+    T: Into<ServerMessage>,
+{
+    type Item = ServerMessage;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ServerMessage>> {
+        let this = self.project();
+        if *this.finished {
+            return Poll::Ready(None);
+        }
+        let message = match std::task::ready!(this.replies.poll_next(cx)) {
+            Some(Ok(reply)) => reply.into(),
+            Some(Err(error)) => error.into(),
+            None => this.shape.closing(),
+        };
+        *this.finished = this.shape.is_last(&message);
+        Poll::Ready(Some(message))
+    }
+}
