@@ -1,0 +1,28 @@
+"""Counts what it is told and says it back; the count survives restarts."""
+
+from quintet_agent import Agent, Context, Message
+
+agent = Agent()
+
+
+@agent.on_message
+async def handle(ctx: Context, message: Message) -> None:
+    agent.state["count"] = agent.state.get("count", 0) + 1
+    agent.state.setdefault("history", []).append(message.text)
+    if message.text == "wait":  # For guidance: `quintet steer SESSION TEXT`.
+        await ctx.text("waiting")
+        async for guidance in ctx.steered:
+            await ctx.text(f", told: {guidance}")
+            break
+    async with ctx.tool("count", {"words": message.text}) as call:
+        call.output = str(len(message.text.split()))
+    await ctx.text(f"{agent.state['count']}: {message.text}")
+    ctx.usage(input_tokens=len(message.text), output_tokens=0, cost="0.001")
+
+
+@agent.on_shutdown
+def bye(reason: str) -> None:
+    agent.log.info("stopping: %s", reason)
+
+
+agent.run()
