@@ -1,0 +1,89 @@
+//! The newest rows, in memory.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use super::Row;
+
+/// Rows and bytes kept at the most; readers behind them read from disk.
+const MAX_ROWS: usize = 8192;
+const MAX_BYTES: usize = 16 << 20;
+
+/// Rows handed to a reader at once.
+pub(super) const BATCH_ROWS: usize = 512;
+
+#[derive(Debug)]
+pub(crate) struct Tail {
+    /// Held to copy handles in and out, never across an await or a query.
+    recent: Mutex<Recent>,
+    head: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    rows: VecDeque<Arc<Row>>,
+    bytes: usize,
+}
+
+impl Tail {
+    pub(crate) fn new(head: u64) -> Self {
+        Self {
+            recent: Mutex::default(),
+            head: watch::Sender::new(head),
+        }
+    }
+
+    /// Makes durable rows visible.
+    pub(crate) fn publish(&self, rows: Vec<Arc<Row>>) {
+        let Some(head) = rows.last().map(|row| row.seq) else {
+            return;
+        };
+        {
+            let mut recent = self.lock();
+            for row in rows {
+                recent.bytes += row.weight();
+                recent.rows.push_back(row);
+            }
+            while recent.rows.len() > MAX_ROWS || recent.bytes > MAX_BYTES {
+                let Some(oldest) = recent.rows.pop_front() else {
+                    break;
+                };
+                recent.bytes -= oldest.weight();
+            }
+        }
+        self.head.send_replace(head);
+    }
+
+    /// Up to a batch of the rows after `after`, and the number up to which they are all there are.
+    ///
+    /// `None` when older rows are needed than are kept here.
+    pub(crate) fn after(&self, after: u64) -> Option<(Vec<Arc<Row>>, u64)> {
+        let recent = self.lock();
+        let first = recent.rows.front()?.seq;
+        let skip = usize::try_from((after + 1).checked_sub(first)?).ok()?;
+        let rows: Vec<_> = recent
+            .rows
+            .iter()
+            .skip(skip)
+            .take(BATCH_ROWS)
+            .cloned()
+            .collect();
+        let upto = rows.last().map_or(after, |row| row.seq);
+        Some((rows, upto))
+    }
+
+    /// The number of the newest durable row.
+    pub(crate) fn head(&self) -> u64 {
+        *self.head.borrow()
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.head.subscribe()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

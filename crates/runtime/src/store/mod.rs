@@ -1,0 +1,215 @@
+//! `quintet.db`: one writer, many readers.
+//!
+//! SQLite takes one writer at a time, so one thread owns the writing
+//! connection and everybody hands it jobs. It takes all jobs that wait, runs
+//! them in one transaction and commits once (group commit): under load many
+//! small events cost one sync, and a lone event waits for nobody. A job's
+//! caller is answered after the commit, never before, and rows that a job
+//! appended to the journal become visible to readers at that same moment.
+//!
+//! A job that fails is rolled back alone; a commit that fails (disk full)
+//! fails every job in it and nothing of it is told to anybody.
+//!
+//! The queue of jobs is bounded; a caller waits when it is full.
+
+mod migrations;
+mod readers;
+mod writer;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::journal::{Entry, Tail};
+use readers::Readers;
+use writer::Job;
+pub use writer::WriteTx;
+
+/// Jobs that may wait for the writer.
+const JOB_QUEUE: usize = 1024;
+
+/// Why the database did not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// SQLite said no.
+    #[error("the database failed: {0}")]
+    Sqlite(Arc<rusqlite::Error>),
+    /// SQLite ended the transaction that this was a part of, as it does on a full disk.
+    #[error("the database gave up a transaction; is the disk full?")]
+    Aborted,
+    /// A stored value is not what this version writes.
+    #[error("the database holds a value that this version does not understand: {0}")]
+    Corrupt(String),
+    /// The database was written by a newer version.
+    #[error(
+        "the database has format {found}, this version knows up to {known}; use a newer quintet"
+    )]
+    TooNew {
+        /// The format found.
+        found: u32,
+        /// The newest format known.
+        known: u32,
+    },
+    /// The daemon is stopping.
+    #[error("the database is closed")]
+    Closed,
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(Arc::new(error))
+    }
+}
+
+/// A handle on the database; clones share it.
+#[derive(Debug, Clone)]
+pub struct Db {
+    jobs: mpsc::Sender<Job>,
+    readers: Arc<Readers>,
+    tail: Arc<Tail>,
+}
+
+impl Db {
+    /// Opens or makes the database, bringing an older format up to date, and starts its writer.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let mut connection = writer::connect(path)?;
+        migrations::run(&mut connection)?;
+        let head: Option<i64> =
+            connection.query_row("SELECT max(seq) FROM journal", [], |row| row.get(0))?;
+        let head = head.map_or(0, i64::cast_unsigned);
+        let tail = Arc::new(Tail::new(head));
+        let (jobs, queue) = mpsc::channel(JOB_QUEUE);
+        writer::start(connection, queue, tail.clone(), head);
+        Ok(Self {
+            jobs,
+            readers: Arc::new(Readers::new(path)),
+            tail,
+        })
+    }
+
+    /// Runs `job` in a transaction; returns once that is durable.
+    ///
+    /// An error of the job rolls back what it did and nothing else.
+    pub async fn write<T, E>(
+        &self,
+        job: impl FnOnce(&mut WriteTx<'_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.jobs
+            .send(Job::run(job, reply))
+            .await
+            .map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// Appends `entries` to the journal; returns the number of the last once all are durable.
+    pub async fn append(&self, entries: Vec<Entry>) -> Result<u64, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.jobs
+            .send(Job::Append { entries, reply })
+            .await
+            .map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// Runs `query` on a read-only snapshot.
+    pub async fn read<T, E>(
+        &self,
+        query: impl FnOnce(&rusqlite::Connection) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        self.readers.read(query).await
+    }
+
+    pub(crate) fn tail(&self) -> &Arc<Tail> {
+        &self.tail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::{Kind, Row};
+
+    fn entry(text: &str) -> Entry {
+        Entry::new(Kind::Note, &serde_json::json!({ "text": text }))
+    }
+
+    async fn numbers(db: &Db) -> Vec<(u64, String)> {
+        db.read(|connection| -> Result<_, StoreError> {
+            let mut rows = connection.prepare("SELECT seq, data FROM journal ORDER BY seq")?;
+            let rows = rows.query_map([], |row| {
+                Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get(1)?))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+        .expect("readable")
+    }
+
+    #[tokio::test]
+    async fn a_failed_job_leaves_no_row_and_no_gap() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        db.append(vec![entry("a")]).await.expect("durable");
+        let failed: Result<(), StoreError> = db
+            .write(|tx| {
+                tx.append(entry("never"))?;
+                Err(StoreError::Corrupt("on purpose".into()))
+            })
+            .await;
+        assert!(matches!(failed, Err(StoreError::Corrupt(_))));
+        let seq = db
+            .write(|tx| -> Result<u64, StoreError> { tx.append(entry("b")) })
+            .await
+            .expect("durable");
+        assert_eq!(seq, 2);
+        assert_eq!(
+            numbers(&db).await,
+            [(1, r#"{"text":"a"}"#.into()), (2, r#"{"text":"b"}"#.into())]
+        );
+        let (visible, _) = db.tail().after(0).expect("recent");
+        assert_eq!(
+            visible
+                .iter()
+                .map(|row: &Arc<Row>| row.seq)
+                .collect::<Vec<_>>(),
+            [1, 2]
+        );
+    }
+
+    #[tokio::test]
+    async fn numbers_go_on_after_a_reopen() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("q.db");
+        let db = Db::open(&path).expect("new");
+        db.append(vec![entry("a"), entry("b")])
+            .await
+            .expect("durable");
+        drop(db);
+        let db = Db::open(&path).expect("there");
+        assert_eq!(db.append(vec![entry("c")]).await.expect("durable"), 3);
+    }
+
+    #[tokio::test]
+    async fn concurrent_writers_get_every_number_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..50 {
+            let db = db.clone();
+            tasks.spawn(async move { db.append(vec![entry("x")]).await.expect("durable") });
+        }
+        let mut seen = tasks.join_all().await;
+        seen.sort_unstable();
+        assert_eq!(seen, (1..=50).collect::<Vec<_>>());
+    }
+}

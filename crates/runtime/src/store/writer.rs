@@ -1,0 +1,212 @@
+//! The thread that owns the writing connection.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
+
+use super::StoreError;
+use crate::journal::{Entry, Row, Tail};
+
+/// Jobs in one transaction at the most, so that the first of them does not wait for ever.
+const MAX_GROUP: usize = 512;
+
+/// Statements kept prepared by the writer.
+const STATEMENT_CACHE: usize = 128;
+
+/// Answers a job's caller, given what became of the transaction.
+type Reply = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+type Run = Box<dyn FnOnce(Result<&mut WriteTx<'_>, StoreError>) -> Reply + Send>;
+
+/// Work for the writer.
+pub(super) enum Job {
+    /// Anything, in a savepoint of its own; told why when there is no transaction to run in.
+    Run(Run),
+    /// The hot path: journal rows and nothing else, which can only fail as the whole transaction does.
+    Append {
+        entries: Vec<Entry>,
+        reply: oneshot::Sender<Result<u64, StoreError>>,
+    },
+}
+
+impl Job {
+    pub(super) fn run<T, E>(
+        job: impl FnOnce(&mut WriteTx<'_>) -> Result<T, E> + Send + 'static,
+        reply: oneshot::Sender<Result<T, E>>,
+    ) -> Self
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        Self::Run(Box::new(move |tx| {
+            let outcome = match tx {
+                Ok(tx) => tx.savepoint(job),
+                Err(error) => Err(error.into()),
+            };
+            // A caller that has gone away does not undo what it asked for.
+            Box::new(move |committed| {
+                let _ = reply.send(committed.map_err(E::from).and(outcome));
+            })
+        }))
+    }
+}
+
+/// An open transaction.
+#[derive(Debug)]
+pub struct WriteTx<'a> {
+    connection: &'a Connection,
+    appended: Vec<Arc<Row>>,
+    head: u64,
+    now: i64,
+}
+
+impl WriteTx<'_> {
+    /// The connection, for statements.
+    pub fn sql(&self) -> &Connection {
+        self.connection
+    }
+
+    /// The time of this transaction in microseconds since 1970, the same for all its rows.
+    pub fn now(&self) -> i64 {
+        self.now
+    }
+
+    /// Appends one row to the journal and returns its number.
+    pub fn append(&mut self, entry: Entry) -> Result<u64, StoreError> {
+        let row = Row::new(self.head + 1, self.now, entry);
+        self.connection
+            .prepare_cached(
+                "INSERT INTO journal (seq, at, session, turn, kind, data) VALUES (?, ?, ?, ?, ?, ?)",
+            )?
+            .execute((
+                row.seq.cast_signed(),
+                row.at,
+                row.session.map(u64::cast_signed),
+                row.turn.map(u64::cast_signed),
+                row.kind.as_str(),
+                &*row.data,
+            ))?;
+        self.head = row.seq;
+        self.appended.push(Arc::new(row));
+        Ok(self.head)
+    }
+
+    fn savepoint<T, E: From<StoreError>>(
+        &mut self,
+        job: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let run = |connection: &Connection, sql: &str| {
+            connection
+                .prepare_cached(sql)
+                .and_then(|mut statement| statement.execute([]))
+                .map_err(StoreError::from)
+        };
+        run(self.connection, "SAVEPOINT job")?;
+        let (rows, head) = (self.appended.len(), self.head);
+        let outcome = job(self);
+        if outcome.is_err() {
+            run(self.connection, "ROLLBACK TO job")?;
+            self.appended.truncate(rows);
+            self.head = head;
+        }
+        run(self.connection, "RELEASE job")?;
+        outcome
+    }
+}
+
+/// Opens the writing connection.
+pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(std::time::Duration::from_secs(10))?;
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    // FULL syncs the log at every commit: what a client was told survives a power cut.
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    connection.pragma_update(None, "wal_autocheckpoint", 4000)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
+    Ok(connection)
+}
+
+/// Starts the thread. It ends when every handle on the database is gone.
+pub(super) fn start(
+    connection: Connection,
+    mut queue: mpsc::Receiver<Job>,
+    tail: Arc<Tail>,
+    mut head: u64,
+) {
+    std::thread::Builder::new()
+        .name("quintet-db".into())
+        .spawn(move || {
+            let mut group = Vec::with_capacity(MAX_GROUP);
+            while queue.blocking_recv_many(&mut group, MAX_GROUP) > 0 {
+                head = commit(&connection, group.drain(..), &tail, head);
+            }
+        })
+        .expect("the system can start a thread");
+}
+
+/// Runs a group of jobs in one transaction, publishes their rows, answers their callers.
+fn commit(
+    connection: &Connection,
+    group: impl Iterator<Item = Job>,
+    tail: &Tail,
+    head: u64,
+) -> u64 {
+    let mut tx = WriteTx {
+        connection,
+        appended: Vec::new(),
+        head,
+        now: jiff::Timestamp::now().as_microsecond(),
+    };
+    let mut replies: Vec<Reply> = Vec::new();
+    let mut failed = begin(connection).err();
+    for job in group {
+        match job {
+            Job::Run(job) => replies.push(job(match &failed {
+                None => Ok(&mut tx),
+                Some(error) => Err(error.clone()),
+            })),
+            Job::Append { entries, reply } => {
+                for entry in entries {
+                    if failed.is_none() {
+                        failed = tx.append(entry).err();
+                    }
+                }
+                let last = tx.head;
+                replies.push(Box::new(move |committed| {
+                    let _ = reply.send(committed.map(|()| last));
+                }));
+            }
+        }
+        // SQLite ends a transaction by itself on a full disk; what follows must not run outside of one.
+        if failed.is_none() && connection.is_autocommit() {
+            failed = Some(StoreError::Aborted);
+        }
+    }
+    let outcome = match failed {
+        None => connection.execute_batch("COMMIT").map_err(StoreError::from),
+        Some(error) => Err(error),
+    };
+    let head = match &outcome {
+        Ok(()) => {
+            tail.publish(std::mem::take(&mut tx.appended));
+            tx.head
+        }
+        Err(error) => {
+            tracing::error!(%error, "a transaction failed; nothing of it was kept");
+            let _ = connection.execute_batch("ROLLBACK");
+            head
+        }
+    };
+    for reply in replies {
+        reply(outcome.clone());
+    }
+    head
+}
+
+fn begin(connection: &Connection) -> Result<(), StoreError> {
+    Ok(connection.execute_batch("BEGIN IMMEDIATE")?)
+}
