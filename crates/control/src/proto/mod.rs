@@ -6,6 +6,7 @@
 
 mod convert;
 mod error;
+mod frame;
 mod shape;
 
 #[expect(
@@ -16,14 +17,10 @@ pub mod wire {
     include!(concat!(env!("OUT_DIR"), "/crabtalk.protocol.rs"));
 }
 
-use quintet_framing::{ByteOrder, FrameFormat};
-
 pub use convert::UnexpectedMessage;
 pub use error::{ErrorCode, ServerError};
+pub use frame::{FRAME_FORMAT, encode_frame};
 pub use shape::ReplyShape;
-
-/// Frames of this plane: big-endian length, at most 16 MiB of payload.
-pub const FRAME_FORMAT: FrameFormat = FrameFormat::new("control", ByteOrder::Big, 16 * 1024 * 1024);
 
 /// What `hello` says of this version of the extensions.
 pub const PROTOCOL_VERSION: u32 = 1;

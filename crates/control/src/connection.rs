@@ -1,0 +1,258 @@
+//! One connection of a server: one request at a time, replies written in batches.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt};
+use prost::Message;
+use quintet_framing::{Decoder, FrameError};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use crate::listen::{Closed, Limits};
+use crate::proto::wire::{
+    ClientExtension, ClientHello, ClientMessage, ServerMessage, client_extension::Request,
+    client_message::Msg,
+};
+use crate::proto::{FRAME_FORMAT, ServerError, encode_frame};
+use crate::server::Server;
+
+/// Replies are gathered up to this size before they are written even if more is ready.
+const WRITE_BATCH: usize = 64 * 1024;
+
+/// A write buffer that grew past this is given back after it was written.
+const KEEP_BUFFER: usize = 1024 * 1024;
+
+/// How much of a client's further requests is read while one is being answered.
+///
+/// Reading on is how a client that goes away is noticed. One that has sent more than this in
+/// advance is noticed at the next write instead, and the rest of it waits in the kernel.
+const READ_AHEAD: usize = 64 * 1024;
+
+/// Who may send requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Everybody who got this far.
+    Open,
+    /// A client whose first message is a `hello` with a valid token.
+    Token,
+}
+
+/// One client's socket, with what was read of it and what is to be written.
+pub(crate) struct Connection<IO> {
+    io: IO,
+    decoder: Decoder,
+    out: BytesMut,
+    limits: Limits,
+    // Pinned for as long as the connection lives: registering anew for every request would take
+    // the token's lock each time.
+    shutdown: std::pin::Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
+    pub(crate) fn new(io: IO, limits: Limits, shutdown: CancellationToken) -> Self {
+        Self {
+            io,
+            decoder: Decoder::new(FRAME_FORMAT),
+            out: BytesMut::new(),
+            limits,
+            shutdown: Box::pin(shutdown.cancelled_owned()),
+        }
+    }
+
+    /// Serves the client until one side ends it.
+    pub(crate) async fn run<S: Server>(
+        mut self,
+        server: &S,
+        access: Access,
+        authorizes: impl Fn(&str) -> bool,
+    ) -> Closed {
+        match self.converse(server, access, authorizes).await {
+            Ok(()) => Closed::ByClient,
+            Err(reason) => reason,
+        }
+    }
+
+    async fn converse<S: Server>(
+        &mut self,
+        server: &S,
+        access: Access,
+        authorizes: impl Fn(&str) -> bool,
+    ) -> Result<(), Closed> {
+        if access == Access::Token {
+            let patience = self.limits.half_frame;
+            let hello = timeout(patience, self.hello(authorizes))
+                .await
+                .map_err(|_| Closed::Unauthorized)??;
+            self.reply(server.dispatch(hello)).await?;
+        }
+        while let Some(mut request) = self.next_request().await? {
+            if let Some(hello) = hello_in(&mut request) {
+                hello.token = String::new();
+            }
+            self.reply(server.dispatch(request)).await?;
+        }
+        Ok(())
+    }
+
+    /// The first message of a client that has to show a token, with the token removed.
+    async fn hello(&mut self, authorizes: impl Fn(&str) -> bool) -> Result<ClientMessage, Closed> {
+        let mut request = self.next_request().await?.ok_or(Closed::ByClient)?;
+        let token = hello_in(&mut request).map(|hello| std::mem::take(&mut hello.token));
+        if token.is_some_and(|token| authorizes(&token)) {
+            return Ok(request);
+        }
+        self.queue(&refusal_without_token())?;
+        self.flush().await?;
+        Err(Closed::Unauthorized)
+    }
+
+    /// The next request, or `None` when the client has gone. Writes what is still unwritten
+    /// before it waits.
+    async fn next_request(&mut self) -> Result<Option<ClientMessage>, Closed> {
+        let frame = match self.decoder.next_frame()? {
+            Some(frame) => frame,
+            None => {
+                self.flush().await?;
+                match self.read_frame().await? {
+                    Some(frame) => frame,
+                    None => return Ok(None),
+                }
+            }
+        };
+        Ok(Some(ClientMessage::decode(frame)?))
+    }
+
+    async fn read_frame(&mut self) -> Result<Option<Bytes>, Closed> {
+        loop {
+            let patience = self
+                .decoder
+                .is_mid_frame()
+                .then_some(self.limits.half_frame);
+            let read = self.io.read_buf(self.decoder.spare());
+            let read = tokio::select! {
+                biased;
+                read = within(patience, read) => read,
+                () = &mut self.shutdown => return Err(Closed::Shutdown),
+            };
+            match read {
+                Some(Ok(0)) => {
+                    self.decoder.finish()?;
+                    return Ok(None);
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(io_closed(error)),
+                None => {
+                    let silent = self.limits.half_frame;
+                    return Err(Closed::HalfFrame { silent });
+                }
+            }
+            if let Some(frame) = self.decoder.next_frame()? {
+                return Ok(Some(frame));
+            }
+        }
+    }
+
+    /// Queues the messages of one reply, many to a write where many are ready.
+    ///
+    /// The last batch is left for the caller to flush: with the next request already here, its
+    /// reply joins the same write.
+    async fn reply(&mut self, replies: impl Stream<Item = ServerMessage>) -> Result<(), Closed> {
+        let mut replies = pin!(replies);
+        loop {
+            let ready = poll_fn(|cx| Poll::Ready(replies.as_mut().poll_next(cx))).await;
+            let message = match ready {
+                Poll::Ready(message) => message,
+                Poll::Pending if !self.out.is_empty() => {
+                    self.flush().await?;
+                    continue;
+                }
+                Poll::Pending => loop {
+                    let ahead = self.decoder.spare();
+                    let may_read = ahead.len() < READ_AHEAD;
+                    tokio::select! {
+                        biased;
+                        message = replies.next() => break message,
+                        read = self.io.read_buf(ahead), if may_read => match read {
+                            Ok(0) => return Err(Closed::ByClient),
+                            Ok(_) => {}
+                            Err(error) => return Err(io_closed(error)),
+                        },
+                    }
+                },
+            };
+            let Some(message) = message else {
+                return Ok(());
+            };
+            if let Err(too_large) = self.queue(&message) {
+                self.queue(&too_large_reply(&too_large))?;
+                return Ok(());
+            }
+            if self.out.len() >= WRITE_BATCH {
+                self.flush().await?;
+            }
+        }
+    }
+
+    fn queue(&mut self, message: &ServerMessage) -> Result<(), FrameError> {
+        encode_frame(message, &mut self.out)
+    }
+
+    async fn flush(&mut self) -> Result<(), Closed> {
+        let grew = self.out.len() > KEEP_BUFFER;
+        while !self.out.is_empty() {
+            let waited = self.limits.not_reading;
+            match timeout(waited, self.io.write_buf(&mut self.out)).await {
+                Ok(Ok(0)) => return Err(io_closed(io::ErrorKind::WriteZero.into())),
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(io_closed(error)),
+                Err(_) => {
+                    let unsent = self.out.len();
+                    return Err(Closed::NotReading { unsent, waited });
+                }
+            }
+        }
+        if grew {
+            self.out = BytesMut::new();
+        }
+        Ok(())
+    }
+}
+
+/// Awaits `work`, at most as long as `patience` says; `None` when that was over first.
+async fn within<T>(patience: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
+    match patience {
+        Some(patience) => timeout(patience, work).await.ok(),
+        None => Some(work.await),
+    }
+}
+
+fn hello_in(request: &mut ClientMessage) -> Option<&mut ClientHello> {
+    match &mut request.msg {
+        Some(Msg::Extension(ClientExtension {
+            request: Some(Request::Hello(hello)),
+        })) => Some(hello),
+        _ => None,
+    }
+}
+
+/// A client may go away at any point; that is not a failure.
+fn io_closed(error: io::Error) -> Closed {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Closed::ByClient,
+        _ => Closed::Io(error),
+    }
+}
+
+fn refusal_without_token() -> ServerMessage {
+    ServerError::unauthorized("begin with a hello that carries the token of this daemon").into()
+}
+
+fn too_large_reply(error: &FrameError) -> ServerMessage {
+    ServerError::internal(format!("the answer does not fit in a frame: {error}")).into()
+}
