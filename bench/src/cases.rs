@@ -1,0 +1,15 @@
+//! The cases: what is measured against whom.
+
+use crate::harness::Race;
+
+mod framing;
+
+/// A named group of races.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) races: fn() -> anyhow::Result<Vec<Race>>,
+}
+
+/// Every case, in the order of the usage text.
+pub(crate) const ALL: &[Case] = &[framing::CASE];
