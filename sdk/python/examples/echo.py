@@ -2,13 +2,13 @@
 
 from quintet_agent import Agent, Context, Message
 
-agent = Agent()
+agent = Agent(initial_state={"count": 0, "history": []})
 
 
 @agent.on_message
 async def handle(ctx: Context, message: Message) -> None:
-    agent.state["count"] = agent.state.get("count", 0) + 1
-    agent.state.setdefault("history", []).append(message.text)
+    agent.state["count"] += 1
+    agent.state["history"].append(message.text)
     if message.text == "wait":  # For guidance: `quintet steer SESSION TEXT`.
         await ctx.text("waiting")
         async for guidance in ctx.steered:

@@ -680,7 +680,7 @@ def test_the_example_runs_as_a_process_and_ends_on_sigterm() -> None:
             process = subprocess.Popen([sys.executable, str(ROOT / "examples/echo.py")], env=environment)
             try:
                 coordinator = await asyncio.wait_for(connected, 20)
-                coordinator.send({**INIT, "state": {"count": 6}}, message("hello world"))
+                coordinator.send({**INIT, "state": {"count": 6, "history": []}}, message("hello world"))
                 frames = await coordinator.turn()
                 assert texts(frames) == "7: hello world"
                 process.terminate()

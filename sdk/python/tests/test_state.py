@@ -18,8 +18,8 @@ from rfc6902 import apply
 KEYS = ["a", "b", "a/b", "m~n", "", "0", "é", "-"]
 
 
-def recorder(state: Any = None) -> Recorder:
-    return Recorder(state, lambda: None)
+def recorder(state: Any = None, initial: Any = None) -> Recorder:
+    return Recorder(state, initial or {}, lambda: None)
 
 
 def random_value(rng: random.Random, depth: int = 0) -> Any:
@@ -77,14 +77,15 @@ def random_change(rng: random.Random, node: Any) -> None:
 def test_patches_applied_to_a_copy_equal_the_state(seed: int) -> None:
     rng = random.Random(seed)
     start = None if seed % 3 == 0 else {"a": random_value(rng), "list": [1, {"x": []}]}
-    record = recorder(start)
+    initial: Dict[str, Any] = {} if seed % 2 == 0 else {"list": []}
+    record = recorder(start, initial)
     mirror = copy.deepcopy(start)
     for _ in range(60):
         for _ in range(rng.randrange(4)):
             random_change(rng, rng.choice(containers(record.root)))
         ops = json.loads(json.dumps(record.take()))
         mirror = apply(mirror, ops)
-        assert (mirror or {}) == plain(record.root)
+        assert (initial if mirror is None else mirror) == plain(record.root)
         if len(json.dumps(mirror)) > 4000:
             record.replace_root({"list": []})
 
@@ -108,6 +109,15 @@ def test_the_first_change_of_an_agent_without_state_makes_the_object() -> None:
     ]
     record.root["count"] += 1
     assert record.take() == [{"op": "replace", "path": "/count", "value": 6}]
+
+
+def test_an_initial_state_is_sent_with_the_first_change() -> None:
+    record = recorder(None, {"count": 0})
+    record.root["count"] += 1
+    assert record.take() == [
+        {"op": "replace", "path": "", "value": {"count": 0}},
+        {"op": "replace", "path": "/count", "value": 1},
+    ]
 
 
 def test_removing_from_a_long_list_is_one_operation() -> None:

@@ -31,12 +31,16 @@ D = TypeVar("D", bound=ShutdownCallback)
 class Agent:
     """An agent process: decorate the handlers, then :meth:`run`.
 
+    ``initial_state`` is the state of an agent that has none yet.
     ``shutdown_grace`` is how many seconds a turn may go on after a shutdown
     before it is cancelled; the coordinator ends the process 10 seconds after
     it asked.
     """
 
-    def __init__(self, *, shutdown_grace: float = 4.0) -> None:
+    def __init__(
+        self, *, initial_state: Optional[Mapping[str, Any]] = None, shutdown_grace: float = 4.0
+    ) -> None:
+        self._initial_state: Mapping[str, Any] = initial_state or {}
         self.shutdown_grace = shutdown_grace
         self.id = ""
         """This instance's id; empty until the coordinator has said it."""

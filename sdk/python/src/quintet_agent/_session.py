@@ -176,7 +176,7 @@ class Session:
     async def _start(self, init: Init) -> None:
         if self._recorder is not None:
             raise ProtocolError("init came twice")
-        self._recorder = Recorder(init.state, self._state_changed)
+        self._recorder = Recorder(init.state, self._agent._initial_state, self._state_changed)
         self._agent._begin(init, self._recorder)
         self._agent.log_handler.connect(self._log)
         await self._notify(self._agent._on_start)

@@ -38,12 +38,14 @@ class Recorder:
     ``notify`` is called when the first operation after a :meth:`take` comes in.
     """
 
-    def __init__(self, state: Optional[Mapping[str, Any]], notify: Callable[[], None]) -> None:
+    def __init__(
+        self, state: Optional[Mapping[str, Any]], initial: Mapping[str, Any], notify: Callable[[], None]
+    ) -> None:
         self._notify = notify
         self._ops: List[Op] = []
         # A coordinator without any state holds null, in which no member can be added.
-        self._rootless = state is None
-        self.root = StateDict(state or {}, self)
+        self._unsent = state is None
+        self.root = StateDict(initial if state is None else state, self)
 
     def replace_root(self, value: Mapping[str, Any]) -> None:
         """Puts a new object in place of the whole state."""
@@ -66,10 +68,10 @@ class Recorder:
         if path == "":
             # The whole is new: what was done to the old one does not matter.
             self._ops.clear()
-            self._rootless = False
-        elif self._rootless:
-            self._rootless = False
-            self._ops.append({"op": "replace", "path": "", "value": {}})
+            self._unsent = False
+        elif self._unsent:
+            self._unsent = False
+            self._ops.append({"op": "replace", "path": "", "value": plain(self.root)})
         if op == "replace" and self._ops:
             last = self._ops[-1]
             if last["path"] == path and last["op"] in ("add", "replace"):
