@@ -1,0 +1,3 @@
+//! Versioned files, replicated: the workspace plane.
+
+pub mod proto;

@@ -1,0 +1,790 @@
+//! The master's view of every path's newest change, and the rule by which a
+//! replica's write is taken or refused.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::message::{WriteBackEntry, WriteOperation};
+use super::node::{ContentHash, Kind, Node, kind_of};
+use super::path::WorkspacePath;
+
+/// How many recent changes are kept one by one, superseded ones too, so that a
+/// replica that keeps up sees a contiguous stream.
+const RECENT: usize = 8_192;
+
+/// Who made a change.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Author {
+    /// The master's own side, under its configured name.
+    Local(Arc<str>),
+    /// A replica.
+    Sandbox(Arc<str>),
+}
+
+impl Author {
+    /// The name, whichever side it is of.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Local(name) | Self::Sandbox(name) => name,
+        }
+    }
+
+    /// Whether it is this replica.
+    pub fn is_sandbox(&self, id: &str) -> bool {
+        matches!(self, Self::Sandbox(name) if &**name == id)
+    }
+}
+
+/// What was done to a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// Created, or other content.
+    Write,
+    /// Removed.
+    Delete,
+    /// Came here from another path.
+    Rename,
+    /// Only permission bits changed.
+    Chmod,
+}
+
+impl ChangeKind {
+    /// The name used in listings and in the database.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Delete => "delete",
+            Self::Rename => "rename",
+            Self::Chmod => "chmod",
+        }
+    }
+
+    /// Reads the name back.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Write, Self::Delete, Self::Rename, Self::Chmod]
+            .into_iter()
+            .find(|kind| kind.name() == name)
+    }
+
+    /// What turns `old` into `new`.
+    pub fn between(old: Option<&Node>, new: Option<&Node>) -> Self {
+        match (old, new) {
+            (_, None) => Self::Delete,
+            (Some(old), Some(new)) if old.same_content(new) => Self::Chmod,
+            _ => Self::Write,
+        }
+    }
+}
+
+/// A recorded change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its sequence.
+    pub sequence: u64,
+    /// The path.
+    pub path: WorkspacePath,
+    /// What the path holds since; `None` when it is gone.
+    pub node: Option<Node>,
+}
+
+/// The newest change of one path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Latest {
+    /// Its sequence.
+    pub sequence: u64,
+    /// What the path holds; `None` when it is gone.
+    pub node: Option<Node>,
+    /// Who made it.
+    pub author: Author,
+}
+
+/// One step of an accepted write-back entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The path to change.
+    pub path: WorkspacePath,
+    /// What it will hold.
+    pub node: Option<Node>,
+    /// How the history names it.
+    pub change: ChangeKind,
+    /// Where it came from, for a rename.
+    pub from: Option<WorkspacePath>,
+}
+
+/// A write-back entry whose fields have been checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckedEntry {
+    /// Its number at the replica.
+    pub local_seq: u64,
+    /// The path.
+    pub path: WorkspacePath,
+    /// What was done.
+    pub operation: Operation,
+    /// The base that the replica had.
+    pub base: u64,
+}
+
+/// A checked operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// The path now holds this.
+    Write(Node),
+    /// The path is gone.
+    Delete,
+    /// It moved.
+    Rename(WorkspacePath),
+    /// Its permission bits are now these.
+    Chmod(u32),
+}
+
+impl CheckedEntry {
+    /// Checks an entry as it came. The error is the reason for its rejection.
+    pub fn check(entry: &WriteBackEntry) -> Result<Self, String> {
+        let path = WorkspacePath::parse(&entry.filepath).map_err(|error| error.to_string())?;
+        let base = u64::try_from(entry.master_rowid_seen).unwrap_or(0);
+        let operation = match &entry.operation {
+            _ if entry.is_deletion => Operation::Delete,
+            WriteOperation::Delete => Operation::Delete,
+            WriteOperation::Write => Operation::Write(checked_node(entry)?),
+            WriteOperation::Rename { new_path } => {
+                let to = WorkspacePath::parse(new_path).map_err(|error| error.to_string())?;
+                if to == path || to.is_beneath(&path) {
+                    return Err(format!("{path} cannot be renamed to {to}"));
+                }
+                Operation::Rename(to)
+            }
+            WriteOperation::Chmod => {
+                kind_of(entry.permissions).map_err(|error| error.to_string())?;
+                Operation::Chmod(u32::try_from(entry.permissions & 0o777).unwrap_or_default())
+            }
+        };
+        Ok(Self {
+            local_seq: entry.local_seq,
+            path,
+            operation,
+            base,
+        })
+    }
+
+    /// The content that must be at hand before the entry can be applied.
+    pub fn content(&self) -> Option<&Node> {
+        match &self.operation {
+            Operation::Write(node) if !node.is_directory() => Some(node),
+            _ => None,
+        }
+    }
+}
+
+fn checked_node(entry: &WriteBackEntry) -> Result<Node, String> {
+    if kind_of(entry.permissions).map_err(|error| error.to_string())? == Kind::Directory {
+        return Node::from_wire(entry.permissions, "", 0).map_err(|error| error.to_string());
+    }
+    let size = u64::try_from(entry.size).map_err(|_| format!("a size of {} bytes", entry.size))?;
+    let hash = match (&entry.content_hash, &entry.content_bytes) {
+        (Some(hash), _) => hash.clone(),
+        (None, Some(bytes)) => ContentHash::of(bytes).to_string(),
+        (None, None) => return Err("a write without content and without its hash".to_owned()),
+    };
+    let node =
+        Node::from_wire(entry.permissions, &hash, size).map_err(|error| error.to_string())?;
+    if let Some(bytes) = &entry.content_bytes {
+        if bytes.len() as u64 != size {
+            return Err(format!(
+                "{size} bytes were announced and {} came",
+                bytes.len()
+            ));
+        }
+        let actual = ContentHash::of(bytes);
+        if actual != node.hash {
+            return Err(format!(
+                "the content has the hash {actual}, not {}",
+                node.hash
+            ));
+        }
+    }
+    Ok(node)
+}
+
+/// What becomes of a write-back entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The path already is so, since this sequence.
+    AlreadySo(u64),
+    /// Make these changes, in order.
+    Apply(Vec<Step>),
+    /// Refused, with the reason.
+    Refuse(String),
+}
+
+/// The newest change of every path.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    current: u64,
+    floor: u64,
+    paths: BTreeMap<WorkspacePath, Latest>,
+    by_sequence: BTreeMap<u64, WorkspacePath>,
+    recent: VecDeque<Change>,
+    files: u64,
+    bytes: u64,
+}
+
+impl Ledger {
+    /// A ledger that continues a history. `floor` is the sequence through which
+    /// deletions have been forgotten.
+    pub fn new(current: u64, floor: u64) -> Self {
+        Self {
+            current,
+            floor,
+            ..Self::default()
+        }
+    }
+
+    /// Puts back a path's newest change when a history is opened.
+    pub fn load(&mut self, path: WorkspacePath, latest: Latest) {
+        self.place(path, latest);
+    }
+
+    /// The newest sequence.
+    pub fn current(&self) -> u64 {
+        self.current
+    }
+
+    /// The sequence through which deletions have been forgotten.
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Number of existing paths that are not directories.
+    pub fn files(&self) -> u64 {
+        self.files
+    }
+
+    /// Sum of their sizes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The newest change of a path.
+    pub fn latest(&self, path: &WorkspacePath) -> Option<&Latest> {
+        self.paths.get(path)
+    }
+
+    /// What a path holds now.
+    pub fn node(&self, path: &WorkspacePath) -> Option<&Node> {
+        self.paths.get(path)?.node.as_ref()
+    }
+
+    /// Every existing path, in order.
+    pub fn live(&self) -> impl Iterator<Item = (&WorkspacePath, &Node)> {
+        self.paths
+            .iter()
+            .filter_map(|(path, latest)| latest.node.as_ref().map(|node| (path, node)))
+    }
+
+    /// Every existing path beneath a folder, in order.
+    pub fn live_beneath(
+        &self,
+        folder: &WorkspacePath,
+    ) -> impl Iterator<Item = (&WorkspacePath, &Latest)> {
+        self.paths
+            .range::<str, _>(str_range(&folder.beneath_range()))
+            .filter(|(_, latest)| latest.node.is_some())
+    }
+
+    /// Records a change and gives it the next sequence.
+    pub fn record(&mut self, path: WorkspacePath, node: Option<Node>, author: Author) -> u64 {
+        self.current += 1;
+        let sequence = self.current;
+        self.recent.push_back(Change {
+            sequence,
+            path: path.clone(),
+            node: node.clone(),
+        });
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+        self.place(
+            path,
+            Latest {
+                sequence,
+                node,
+                author,
+            },
+        );
+        sequence
+    }
+
+    fn place(&mut self, path: WorkspacePath, latest: Latest) {
+        let counted = |latest: &Latest| {
+            latest
+                .node
+                .as_ref()
+                .filter(|node| !node.is_directory())
+                .map(|node| node.size)
+        };
+        if let Some(size) = counted(&latest) {
+            self.files += 1;
+            self.bytes = self.bytes.saturating_add(size);
+        }
+        self.by_sequence.insert(latest.sequence, path.clone());
+        if let Some(old) = self.paths.insert(path, latest) {
+            self.by_sequence.remove(&old.sequence);
+            if let Some(size) = counted(&old) {
+                self.files = self.files.saturating_sub(1);
+                self.bytes = self.bytes.saturating_sub(size);
+            }
+        }
+    }
+
+    /// Forgets deletions up to `floor`: a replica that is older needs everything.
+    pub fn forget_through(&mut self, floor: u64) {
+        self.floor = self.floor.max(floor.min(self.current));
+        let gone: Vec<u64> = self
+            .by_sequence
+            .range(..=self.floor)
+            .filter(|(_, path)| {
+                self.paths
+                    .get(*path)
+                    .is_some_and(|latest| latest.node.is_none())
+            })
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in gone {
+            if let Some(path) = self.by_sequence.remove(&sequence) {
+                self.paths.remove(&path);
+            }
+        }
+        while self
+            .recent
+            .front()
+            .is_some_and(|change| change.sequence <= self.floor)
+        {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Newest changes of paths after `cursor`, ascending. Deletions up to
+    /// `live_until` are left out.
+    pub fn newest_after(&self, cursor: u64, live_until: u64, limit: usize) -> Vec<Change> {
+        self.by_sequence
+            .range(cursor.saturating_add(1)..)
+            .filter_map(|(sequence, path)| {
+                let node = self.paths.get(path)?.node.clone();
+                (node.is_some() || *sequence > live_until).then(|| Change {
+                    sequence: *sequence,
+                    path: path.clone(),
+                    node,
+                })
+            })
+            .take(limit)
+            .collect()
+    }
+
+    /// Every change after `cursor`, without holes; `None` when they are no
+    /// longer all at hand and only a catch-up helps.
+    pub fn stream_after(&self, cursor: u64, limit: usize) -> Option<Vec<Change>> {
+        if cursor >= self.current {
+            return Some(Vec::new());
+        }
+        let first = self.recent.front()?.sequence;
+        let skip = usize::try_from((cursor + 1).checked_sub(first)?).ok()?;
+        Some(self.recent.iter().skip(skip).take(limit).cloned().collect())
+    }
+
+    /// Decides about one entry of a replica.
+    ///
+    /// Refused if the path changed after the replica's base, unless that change
+    /// came from the same replica or left the path exactly as the entry wants
+    /// it. Nothing that the replica has not seen is ever overwritten.
+    pub fn decide(&self, sandbox: &str, entry: &CheckedEntry) -> Decision {
+        let path = &entry.path;
+        let now = self.paths.get(path);
+        let node = now.and_then(|latest| latest.node.as_ref());
+        let sequence = now.map_or(0, |latest| latest.sequence);
+        let unseen =
+            |latest: &Latest| latest.sequence > entry.base && !latest.author.is_sandbox(sandbox);
+        let conflict = |path: &WorkspacePath, latest: &Latest| {
+            Decision::Refuse(format!(
+                "conflict: {path} is at iteration {}, you saw {}",
+                latest.sequence, entry.base
+            ))
+        };
+        match &entry.operation {
+            Operation::Write(wanted) => {
+                if node == Some(wanted) {
+                    return Decision::AlreadySo(sequence);
+                }
+                if let Some(latest) = now.filter(|latest| unseen(latest)) {
+                    return conflict(path, latest);
+                }
+                if let Some(refusal) = self.blocked(path, Some(wanted)) {
+                    return Decision::Refuse(refusal);
+                }
+                let mut steps = self.missing_parents(path);
+                steps.push(Step {
+                    path: path.clone(),
+                    node: Some(wanted.clone()),
+                    change: ChangeKind::between(node, Some(wanted)),
+                    from: None,
+                });
+                Decision::Apply(steps)
+            }
+            Operation::Delete => {
+                let Some(latest) = now.filter(|latest| latest.node.is_some()) else {
+                    return Decision::AlreadySo(sequence);
+                };
+                if unseen(latest) {
+                    return conflict(path, latest);
+                }
+                let mut steps = vec![Step {
+                    path: path.clone(),
+                    node: None,
+                    change: ChangeKind::Delete,
+                    from: None,
+                }];
+                for (child, latest) in self.live_beneath(path) {
+                    if unseen(latest) {
+                        return conflict(child, latest);
+                    }
+                    steps.push(Step {
+                        path: child.clone(),
+                        node: None,
+                        change: ChangeKind::Delete,
+                        from: None,
+                    });
+                }
+                steps.reverse();
+                Decision::Apply(steps)
+            }
+            Operation::Chmod(mode) => {
+                let (Some(latest), Some(node)) = (now, node) else {
+                    return Decision::Refuse(format!("{path} does not exist"));
+                };
+                let wanted = node.with_mode(*mode);
+                if *node == wanted {
+                    return Decision::AlreadySo(sequence);
+                }
+                if unseen(latest) {
+                    return conflict(path, latest);
+                }
+                Decision::Apply(vec![Step {
+                    path: path.clone(),
+                    node: Some(wanted),
+                    change: ChangeKind::Chmod,
+                    from: None,
+                }])
+            }
+            Operation::Rename(to) => {
+                let (Some(latest), Some(node)) = (now, node) else {
+                    return Decision::Refuse(format!("{path} does not exist"));
+                };
+                if unseen(latest) {
+                    return conflict(path, latest);
+                }
+                if let Some(target) = self
+                    .paths
+                    .get(to)
+                    .filter(|target| target.node.is_some() && unseen(target))
+                {
+                    return conflict(to, target);
+                }
+                if let Some(refusal) = self.blocked(to, Some(node)) {
+                    return Decision::Refuse(refusal);
+                }
+                Decision::Apply(self.rename_steps(path, node, to))
+            }
+        }
+    }
+
+    /// New paths first, so that a replica still has the content under the old
+    /// name when it learns of the new one.
+    fn rename_steps(&self, from: &WorkspacePath, node: &Node, to: &WorkspacePath) -> Vec<Step> {
+        let mut steps = self.missing_parents(to);
+        let mut moved = vec![(from.clone(), node.clone())];
+        moved.extend(
+            self.live_beneath(from).filter_map(|(child, latest)| {
+                latest.node.clone().map(|node| (child.clone(), node))
+            }),
+        );
+        for (old, node) in &moved {
+            if let Some(new) = old.rebased(from, to) {
+                steps.push(Step {
+                    path: new,
+                    node: Some(node.clone()),
+                    change: ChangeKind::Rename,
+                    from: Some(old.clone()),
+                });
+            }
+        }
+        steps.extend(moved.into_iter().rev().map(|(old, _)| Step {
+            path: old,
+            node: None,
+            change: ChangeKind::Delete,
+            from: None,
+        }));
+        steps
+    }
+
+    /// Why `wanted` cannot stand at `path` in the tree as it is.
+    fn blocked(&self, path: &WorkspacePath, wanted: Option<&Node>) -> Option<String> {
+        for ancestor in path.ancestors() {
+            if self
+                .node(&ancestor)
+                .is_some_and(|node| !node.is_directory())
+            {
+                return Some(format!("conflict: {ancestor} is not a directory here"));
+            }
+        }
+        if wanted.is_some_and(|node| !node.is_directory())
+            && let Some((child, latest)) = self.live_beneath(path).next()
+        {
+            return Some(format!(
+                "conflict: {path} holds {child} since iteration {}",
+                latest.sequence
+            ));
+        }
+        None
+    }
+
+    fn missing_parents(&self, path: &WorkspacePath) -> Vec<Step> {
+        path.ancestors()
+            .into_iter()
+            .filter(|ancestor| self.node(ancestor).is_none())
+            .map(|ancestor| Step {
+                path: ancestor,
+                node: Some(Node::directory(0o755)),
+                change: ChangeKind::Write,
+                from: None,
+            })
+            .collect()
+    }
+}
+
+/// A range of owned text as a range of borrowed text.
+pub fn str_range(
+    range: &std::ops::Range<String>,
+) -> (std::ops::Bound<&str>, std::ops::Bound<&str>) {
+    (
+        std::ops::Bound::Included(range.start.as_str()),
+        std::ops::Bound::Excluded(range.end.as_str()),
+    )
+}
+
+/// Puts changes to a tree in an order in which each can be made: what is in the
+/// way goes first, parents come before children, and what is left to remove
+/// goes last, children before parents, so that content that moved is still
+/// under its old name when it appears under its new one.
+pub fn in_order<T>(
+    mut changes: Vec<T>,
+    path: impl Fn(&T) -> &WorkspacePath,
+    node: impl Fn(&T) -> Option<Node>,
+) -> Vec<T> {
+    let solid: std::collections::BTreeSet<WorkspacePath> = changes
+        .iter()
+        .filter(|change| node(change).is_some_and(|node| !node.is_directory()))
+        .map(|change| path(change).clone())
+        .collect();
+    let rank = |change: &T| match node(change) {
+        Some(_) => 1,
+        None if path(change)
+            .ancestors()
+            .iter()
+            .any(|ancestor| solid.contains(ancestor)) =>
+        {
+            0
+        }
+        None => 2,
+    };
+    changes.sort_by(|a, b| {
+        let (ra, rb) = (rank(a), rank(b));
+        ra.cmp(&rb).then_with(|| {
+            if ra == 1 {
+                path(a).cmp(path(b))
+            } else {
+                path(b).cmp(path(a))
+            }
+        })
+    });
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(p: &str) -> WorkspacePath {
+        WorkspacePath::parse(p).unwrap()
+    }
+
+    fn local() -> Author {
+        Author::Local("host".into())
+    }
+
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.record(path("a"), Some(Node::directory(0o755)), local()); // 1
+        ledger.record(path("a/f"), Some(Node::file(0o644, b"1")), local()); // 2
+        ledger.record(
+            path("a/f"),
+            Some(Node::file(0o644, b"2")),
+            Author::Sandbox("one".into()),
+        ); // 3
+        ledger.record(path("b"), Some(Node::file(0o644, b"b")), local()); // 4
+        ledger
+    }
+
+    fn decide(sandbox: &str, p: &str, operation: Operation, base: u64) -> Decision {
+        ledger().decide(
+            sandbox,
+            &CheckedEntry {
+                local_seq: 1,
+                path: path(p),
+                operation,
+                base,
+            },
+        )
+    }
+
+    #[test]
+    fn the_causal_rule_as_a_table() {
+        let new = || Operation::Write(Node::file(0o644, b"new"));
+        let taken = |decision| matches!(decision, Decision::Apply(_));
+        // Changed by another since the base: refused. By oneself: taken.
+        assert!(!taken(decide("two", "a/f", new(), 2)));
+        assert!(taken(decide("one", "a/f", new(), 2)));
+        assert!(taken(decide("two", "a/f", new(), 3)));
+        // Identical: nothing to do, from whatever base. Another mode is not identical.
+        let same = Node::file(0o644, b"2");
+        assert_eq!(
+            decide("two", "a/f", Operation::Write(same.clone()), 0),
+            Decision::AlreadySo(3)
+        );
+        assert!(!taken(decide(
+            "two",
+            "a/f",
+            Operation::Write(same.with_mode(0o600)),
+            0
+        )));
+        assert_eq!(
+            decide("two", "gone", Operation::Delete, 0),
+            Decision::AlreadySo(0)
+        );
+        // A new file needs no base.
+        assert!(taken(decide("two", "new", new(), 0)));
+        assert!(!taken(decide("two", "b", Operation::Chmod(0o600), 3)));
+        assert!(taken(decide("two", "b", Operation::Chmod(0o600), 4)));
+        // A rename looks at both ends.
+        assert!(!taken(decide(
+            "two",
+            "a/f",
+            Operation::Rename(path("b")),
+            3
+        )));
+        assert!(taken(decide("two", "a/f", Operation::Rename(path("b")), 4)));
+        assert!(!taken(decide(
+            "two",
+            "a/f",
+            Operation::Rename(path("c")),
+            2
+        )));
+    }
+
+    #[test]
+    fn nothing_unseen_is_overwritten_by_a_change_of_kind() {
+        let taken = |decision| matches!(decision, Decision::Apply(_));
+        assert!(!taken(decide(
+            "two",
+            "a",
+            Operation::Write(Node::file(0o644, b"x")),
+            9
+        )));
+        assert!(!taken(decide(
+            "two",
+            "b/c",
+            Operation::Write(Node::file(0o644, b"x")),
+            9
+        )));
+        assert!(!taken(decide("two", "a", Operation::Delete, 1)));
+        let Decision::Apply(steps) = decide("two", "a", Operation::Delete, 3) else {
+            panic!()
+        };
+        assert_eq!(
+            steps
+                .iter()
+                .map(|step| step.path.as_str())
+                .collect::<Vec<_>>(),
+            ["a/f", "a"]
+        );
+    }
+
+    #[test]
+    fn a_folder_moves_with_what_is_in_it() {
+        let Decision::Apply(steps) = decide("two", "a", Operation::Rename(path("x/y")), 9) else {
+            panic!()
+        };
+        let seen: Vec<_> = steps
+            .iter()
+            .map(|step| (step.path.as_str(), step.node.is_some()))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("x", true),
+                ("x/y", true),
+                ("x/y/f", true),
+                ("a/f", false),
+                ("a", false)
+            ]
+        );
+        assert!(matches!(
+            CheckedEntry::check(&WriteBackEntry {
+                local_seq: 1,
+                filepath: "a".into(),
+                operation: WriteOperation::Rename {
+                    new_path: "a/b".into()
+                },
+                content_hash: None,
+                content_bytes: None,
+                size: 0,
+                permissions: 0,
+                is_deletion: false,
+                master_rowid_seen: 1,
+            }),
+            Err(_)
+        ));
+    }
+
+    #[test]
+    fn the_live_tree_has_no_deletions_and_the_stream_has_no_holes() {
+        let mut ledger = ledger();
+        ledger.record(path("b"), None, local()); // 5
+        let sequences =
+            |changes: Vec<Change>| changes.iter().map(|c| c.sequence).collect::<Vec<_>>();
+        assert_eq!(sequences(ledger.newest_after(0, 5, 10)), [1, 3]);
+        assert_eq!(sequences(ledger.newest_after(2, 0, 10)), [3, 5]);
+        assert_eq!(sequences(ledger.stream_after(1, 10).unwrap()), [2, 3, 4, 5]);
+        ledger.forget_through(5);
+        assert_eq!(ledger.stream_after(1, 10), None);
+        assert!(ledger.latest(&path("b")).is_none());
+        assert_eq!((ledger.files(), ledger.bytes()), (1, 1));
+    }
+
+    #[test]
+    fn a_tree_changes_in_an_order_that_works() {
+        let file = Some(Node::file(0o644, b""));
+        let dir = Some(Node::directory(0o755));
+        let changes = vec![
+            (path("d/x"), None),
+            (path("d"), file.clone()),
+            (path("n/c"), file.clone()),
+            (path("n"), dir),
+            (path("old"), None),
+            (path("old/k"), None),
+        ];
+        let order: Vec<_> = in_order(changes, |c| &c.0, |c| c.1.clone())
+            .into_iter()
+            .map(|c| c.0.to_string())
+            .collect();
+        assert_eq!(order, ["d/x", "d", "n", "n/c", "old/k", "old"]);
+    }
+}

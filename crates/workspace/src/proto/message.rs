@@ -1,0 +1,324 @@
+//! The twelve messages and their bytes.
+//!
+//! The encoding is positional: the order of variants and fields IS the format.
+//! `tests/golden.rs` pins it with frames made by an independent encoder.
+
+use bytes::Bytes;
+use wincode::config::Configuration;
+use wincode::{SchemaRead, SchemaWrite};
+
+/// The largest payload of a frame: 100 MiB.
+pub const MAX_PAYLOAD: u32 = 104_857_600;
+const MAX_BYTES: usize = MAX_PAYLOAD as usize;
+
+/// How frames of this plane look.
+pub const FORMAT: quintet_framing::FrameFormat =
+    quintet_framing::FrameFormat::new("workspace", quintet_framing::ByteOrder::Little, MAX_PAYLOAD);
+
+/// Every message of the plane. "Agent" in the protocol's own words is the
+/// master, "sandbox" the replica.
+#[derive(Clone, Debug, PartialEq, Eq, SchemaRead, SchemaWrite)]
+pub enum WireMessage {
+    /// 0, master to replica: a path changed.
+    Notification {
+        /// Number of the change.
+        sequence: u64,
+        /// The path.
+        filepath: String,
+        /// BLAKE3 of the content; "" for a deletion.
+        content_hash: String,
+        /// Length of the content.
+        size: u64,
+        /// Permission bits, with type bits for a directory or symlink.
+        permissions: i64,
+        /// Whether the path is gone.
+        is_deletion: bool,
+        /// The content itself when it is small.
+        inline_content: Option<Vec<u8>>,
+    },
+    /// 1, master to replica: where the master's stream is.
+    Heartbeat {
+        /// The newest sequence.
+        agent_sequence: u64,
+        /// The same number.
+        agent_iteration: i64,
+    },
+    /// 2, replica to master: local changes.
+    WriteBack {
+        /// Who wrote.
+        sandbox_id: String,
+        /// What changed, in order.
+        entries: Vec<WriteBackEntry>,
+    },
+    /// 3, master to replica: what became of a write-back.
+    WriteBackResult {
+        /// `(local_seq, sequence)` of entries that were taken.
+        accepted: Vec<(u64, i64)>,
+        /// `(local_seq, reason)` of entries that were not.
+        rejected: Vec<(u64, String)>,
+    },
+    /// 4, replica to master: has the stream reached this sequence?
+    BarrierRequest {
+        /// The sequence; 0 asks for "now".
+        sequence: u64,
+    },
+    /// 5, master to replica: the answer, after all notifications up to it.
+    BarrierConfirmation {
+        /// Whether the stream had reached what was asked for.
+        satisfied: bool,
+        /// Where the stream is.
+        current_sequence: u64,
+    },
+    /// 6, replica to master: everything up to here is in place.
+    Ack {
+        /// The last such sequence.
+        up_to_sequence: u64,
+    },
+    /// 7, either way: send the content with this hash.
+    ContentFetchRequest {
+        /// The hash.
+        content_hash: String,
+    },
+    /// 8, either way: content, or the list of its chunks.
+    ContentFetchResponse {
+        /// The hash that was asked for.
+        content_hash: String,
+        /// The content; empty beside a manifest.
+        content: Vec<u8>,
+        /// Length of the whole content.
+        size: u64,
+        /// JSON of a chunk manifest, for large content.
+        chunk_manifest: Option<String>,
+    },
+    /// 9, either way: there is no such content here.
+    ContentNotFound {
+        /// The hash that was asked for.
+        content_hash: String,
+    },
+    /// 10, replica to master: send what changed after a sequence.
+    CatchupRequest {
+        /// Who asks.
+        sandbox_id: String,
+        /// The last sequence it holds; 0 for the live tree.
+        since_sequence: u64,
+    },
+    /// 11, master to replica: that sequence is no longer kept.
+    FullResyncRequired {
+        /// Why.
+        reason: String,
+        /// Where the stream is.
+        current_sequence: u64,
+    },
+}
+
+/// One local change of a replica.
+#[derive(Clone, Debug, PartialEq, Eq, SchemaRead, SchemaWrite)]
+pub struct WriteBackEntry {
+    /// Its number at the replica, to match the answer.
+    pub local_seq: u64,
+    /// The path.
+    pub filepath: String,
+    /// What was done.
+    pub operation: WriteOperation,
+    /// Hash of the new content.
+    pub content_hash: Option<String>,
+    /// The new content, when it goes along.
+    pub content_bytes: Option<Vec<u8>>,
+    /// Length of the new content.
+    pub size: i64,
+    /// Permission bits, with type bits for a directory or symlink.
+    pub permissions: i64,
+    /// Whether the path is gone.
+    pub is_deletion: bool,
+    /// The sequence from which the replica's base of the path came.
+    pub master_rowid_seen: i64,
+}
+
+/// What a replica did to a path.
+#[derive(Clone, Debug, PartialEq, Eq, SchemaRead, SchemaWrite)]
+pub enum WriteOperation {
+    /// 0: it was created or its content changed.
+    Write,
+    /// 1: it was removed.
+    Delete,
+    /// 2: it moved.
+    Rename {
+        /// Where to.
+        new_path: String,
+    },
+    /// 3: only its permission bits changed.
+    Chmod,
+}
+
+/// The bytes of a payload are not a message.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// They do not follow the encoding, or bytes are left over.
+    #[error("a payload of {len} bytes is not a workspace message: {source}")]
+    Malformed {
+        /// Length of the payload.
+        len: usize,
+        /// What did not fit.
+        source: wincode::ReadError,
+    },
+    /// A list claims more entries than its bytes can hold.
+    #[error("a payload of {len} bytes claims a list of {claimed} entries")]
+    ImpossibleCount {
+        /// Length of the payload.
+        len: usize,
+        /// The count it claims.
+        claimed: u64,
+    },
+}
+
+/// A message is larger than a frame may be.
+#[derive(Debug, thiserror::Error)]
+#[error("a message does not fit in a frame of {MAX_PAYLOAD} bytes: {source}")]
+pub struct EncodeError {
+    source: wincode::WriteError,
+}
+
+type WireConfig = Configuration<
+    true,
+    MAX_BYTES,
+    wincode::len::BincodeLen,
+    wincode::int_encoding::LittleEndian,
+    wincode::int_encoding::FixInt,
+    u32,
+    MAX_BYTES,
+>;
+
+const CONFIG: WireConfig = Configuration::new();
+
+impl WireMessage {
+    /// The payload of the frame that carries this message.
+    pub fn encode(&self) -> Result<Bytes, EncodeError> {
+        wincode::config::serialize(self, CONFIG)
+            .map(Bytes::from)
+            .map_err(|source| EncodeError { source })
+    }
+
+    /// Reads the payload of a frame.
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        check_counts(payload)?;
+        wincode::config::deserialize_exact(payload, CONFIG).map_err(|source| {
+            DecodeError::Malformed {
+                len: payload.len(),
+                source,
+            }
+        })
+    }
+
+    /// A name for logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Notification { .. } => "Notification",
+            Self::Heartbeat { .. } => "Heartbeat",
+            Self::WriteBack { .. } => "WriteBack",
+            Self::WriteBackResult { .. } => "WriteBackResult",
+            Self::BarrierRequest { .. } => "BarrierRequest",
+            Self::BarrierConfirmation { .. } => "BarrierConfirmation",
+            Self::Ack { .. } => "Ack",
+            Self::ContentFetchRequest { .. } => "ContentFetchRequest",
+            Self::ContentFetchResponse { .. } => "ContentFetchResponse",
+            Self::ContentNotFound { .. } => "ContentNotFound",
+            Self::CatchupRequest { .. } => "CatchupRequest",
+            Self::FullResyncRequired { .. } => "FullResyncRequired",
+        }
+    }
+}
+
+/// The fewest bytes that one `WriteBackEntry` takes on the wire.
+const MIN_ENTRY: u64 = 8 + 8 + 4 + 1 + 1 + 8 + 8 + 1 + 8;
+
+/// Refuses a list that claims more than its payload can hold, before the
+/// decoder takes memory for it: a 28-byte frame must not cost 100 MiB.
+fn check_counts(payload: &[u8]) -> Result<(), DecodeError> {
+    let u64_at = |at: usize| {
+        payload
+            .get(at..)?
+            .first_chunk::<8>()
+            .map(|bytes| u64::from_le_bytes(*bytes))
+    };
+    let Some(tag) = payload
+        .first_chunk::<4>()
+        .map(|tag| u32::from_le_bytes(*tag))
+    else {
+        return Ok(());
+    };
+    let (count_at, min_size) = match tag {
+        2 => {
+            let id = u64_at(4)
+                .and_then(|len| usize::try_from(len).ok())
+                .unwrap_or(usize::MAX);
+            (id.saturating_add(12), MIN_ENTRY)
+        }
+        3 => (4, 16),
+        _ => return Ok(()),
+    };
+    let Some(claimed) = u64_at(count_at) else {
+        return Ok(());
+    };
+    let rest = (payload.len() as u64)
+        .saturating_sub(count_at as u64)
+        .saturating_sub(8);
+    if claimed.saturating_mul(min_size) > rest {
+        return Err(DecodeError::ImpossibleCount {
+            len: payload.len(),
+            claimed,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_its_payload_cannot_hold_is_refused_before_memory_is_taken() {
+        let mut payload = WireMessage::WriteBack {
+            sandbox_id: "s".into(),
+            entries: vec![],
+        }
+        .encode()
+        .unwrap()
+        .to_vec();
+        let count_at = payload.len() - 8;
+        payload[count_at..].copy_from_slice(&500_000u64.to_le_bytes());
+        assert!(matches!(
+            WireMessage::decode(&payload),
+            Err(DecodeError::ImpossibleCount {
+                claimed: 500_000,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn trailing_bytes_unknown_tags_and_garbage_are_errors() {
+        let mut payload = WireMessage::Ack { up_to_sequence: 5 }
+            .encode()
+            .unwrap()
+            .to_vec();
+        payload.push(0);
+        assert!(WireMessage::decode(&payload).is_err());
+        assert!(WireMessage::decode(&12u32.to_le_bytes()).is_err());
+        assert!(WireMessage::decode(&[]).is_err());
+        assert!(WireMessage::decode(&[0xff; 64]).is_err());
+    }
+
+    #[test]
+    fn content_of_almost_a_whole_frame_passes() {
+        let message = WireMessage::ContentFetchResponse {
+            content_hash: "0".repeat(64),
+            content: vec![7; 90 << 20],
+            size: 90 << 20,
+            chunk_manifest: None,
+        };
+        assert_eq!(
+            WireMessage::decode(&message.encode().unwrap()).unwrap(),
+            message
+        );
+    }
+}

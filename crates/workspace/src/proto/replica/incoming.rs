@@ -1,0 +1,609 @@
+//! Changes of the master on their way into the replica's tree.
+
+use std::time::Duration;
+
+use super::{
+    ApplyItem, ApplyOutcome, Barrier, Base, ContentSource, Phase, RETRY_AFTER, ReplicaCore,
+    ReplicaEffect, ReplicaError, ReplicaEvent, Waiter,
+};
+use crate::proto::fetch::{self, FetchStep};
+use crate::proto::ledger::in_order;
+use crate::proto::message::WireMessage;
+use crate::proto::node::{ContentHash, Node};
+use crate::proto::path::WorkspacePath;
+
+const APPLY_AT_ONCE: usize = 512;
+const APPLY_BYTES: usize = 8 << 20;
+/// Content that waits to be put in place before more is asked for.
+const READY_BYTES: usize = 32 << 20;
+
+#[derive(Debug)]
+pub(super) struct Incoming {
+    sequence: u64,
+    node: Option<Node>,
+    /// Whether it is a change of the stream, and not a return to the base after
+    /// a refused write.
+    announced: bool,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The way to its content has to be found (again).
+    Unresolved {
+        local: bool,
+    },
+    /// A local change of the path waits for its answer.
+    Deferred,
+    Fetching,
+    Ready(ContentSource),
+    Applying,
+    Blocked,
+}
+
+impl ReplicaCore {
+    pub(super) fn begin_catch_up(&mut self, since: u64) {
+        self.received = since;
+        self.announced = since;
+        self.acked = since;
+        self.mentioned.clear();
+        self.out.push_back(WireMessage::CatchupRequest {
+            sandbox_id: self.sandbox_id.to_string(),
+            since_sequence: since,
+        });
+    }
+
+    fn catch_up_again(&mut self, since: u64) {
+        self.phase = Phase::CatchingUp {
+            fenced: true,
+            heartbeat: None,
+        };
+        // Barriers that wait must go out before the fence, to be answered first.
+        self.send_barriers();
+        self.begin_catch_up(since);
+        self.barriers.push_back(Barrier {
+            waiter: Waiter::Fence,
+            wanted: 0,
+            sent: true,
+            reached: None,
+        });
+        self.out
+            .push_back(WireMessage::BarrierRequest { sequence: 0 });
+    }
+
+    pub(super) fn full_resync(&mut self) {
+        self.resyncing = true;
+        self.catch_up_again(0);
+    }
+
+    pub(super) fn heartbeat(&mut self, now: Duration, sequence: u64) {
+        match self.phase {
+            Phase::Offline => {}
+            // The master is behind what we hold: it lost its history.
+            Phase::CatchingUp { fenced: false, .. } if sequence < self.received => {
+                self.full_resync()
+            }
+            Phase::CatchingUp { fenced: false, .. } => self.end_catch_up(sequence),
+            Phase::CatchingUp { fenced: true, .. } => {
+                self.phase = Phase::CatchingUp {
+                    fenced: true,
+                    heartbeat: Some((sequence, now)),
+                };
+            }
+            Phase::Live if sequence > self.received => self.catch_up_again(self.received),
+            Phase::Live if sequence < self.received => self.full_resync(),
+            Phase::Live => {}
+        }
+    }
+
+    pub(super) fn end_catch_up(&mut self, sequence: u64) {
+        self.phase = Phase::Live;
+        self.received = sequence.max(self.announced);
+        if !self.resyncing {
+            return;
+        }
+        let mentioned = std::mem::take(&mut self.mentioned);
+        let gone: Vec<WorkspacePath> = self
+            .bases
+            .keys()
+            .filter(|path| !mentioned.contains(*path))
+            .cloned()
+            .collect();
+        for path in gone {
+            self.removals.insert(path.clone());
+            self.receive(
+                path,
+                Incoming {
+                    sequence: self.received,
+                    node: None,
+                    announced: false,
+                    state: State::Unresolved { local: true },
+                },
+            );
+        }
+    }
+
+    pub(super) fn notified(
+        &mut self,
+        sequence: u64,
+        path: WorkspacePath,
+        node: Option<Node>,
+        inline: Option<Vec<u8>>,
+    ) -> Result<(), ReplicaError> {
+        match self.phase {
+            Phase::Offline => return Ok(()),
+            Phase::CatchingUp { fenced, .. } => {
+                if !fenced && sequence <= self.received {
+                    return Err(ReplicaError::Backwards {
+                        sequence,
+                        received: self.received,
+                    });
+                }
+                self.announced = self.announced.max(sequence);
+                if !fenced {
+                    self.received = sequence;
+                }
+                if self.resyncing {
+                    self.mentioned.insert(path.clone());
+                }
+            }
+            Phase::Live if sequence <= self.received => {
+                return Err(ReplicaError::Backwards {
+                    sequence,
+                    received: self.received,
+                });
+            }
+            Phase::Live if sequence == self.received + 1 => {
+                self.received = sequence;
+                self.announced = sequence;
+            }
+            Phase::Live => {
+                let since = self.received;
+                self.catch_up_again(since);
+            }
+        }
+        // Our own accepted write, or one that a stale heartbeat made us ask for twice.
+        if self
+            .bases
+            .get(&path)
+            .is_some_and(|base| base.sequence >= sequence)
+        {
+            return Ok(());
+        }
+        let state = match (&node, inline) {
+            (Some(node), Some(bytes))
+                if bytes.len() as u64 == node.size && ContentHash::of(&bytes) == node.hash =>
+            {
+                State::Ready(ContentSource::Bytes(bytes))
+            }
+            _ => State::Unresolved { local: true },
+        };
+        self.outstanding.insert(sequence);
+        self.receive(
+            path,
+            Incoming {
+                sequence,
+                node,
+                announced: true,
+                state,
+            },
+        );
+        Ok(())
+    }
+
+    fn receive(&mut self, path: WorkspacePath, incoming: Incoming) {
+        if let Some(old) = self.incoming.get(&path) {
+            if incoming.sequence < old.sequence {
+                self.drop_sequence(&incoming);
+                return;
+            }
+            if matches!(old.state, State::Applying) {
+                if let Some(older) = self.superseding.insert(path, incoming) {
+                    self.drop_sequence(&older);
+                }
+                return;
+            }
+        }
+        if let Some(old) = self.take_incoming(&path)
+            && old.sequence != incoming.sequence
+        {
+            self.drop_sequence(&old);
+        }
+        self.incoming.insert(path.clone(), incoming);
+        self.resolve(&path);
+    }
+
+    fn drop_sequence(&mut self, incoming: &Incoming) {
+        if incoming.announced {
+            self.outstanding.remove(&incoming.sequence);
+        }
+    }
+
+    fn take_incoming(&mut self, path: &WorkspacePath) -> Option<Incoming> {
+        let incoming = self.incoming.remove(path)?;
+        self.unready(&incoming, path);
+        Some(incoming)
+    }
+
+    fn unready(&mut self, incoming: &Incoming, path: &WorkspacePath) {
+        if self.ready.remove(&(incoming.sequence, path.clone()))
+            && let State::Ready(ContentSource::Bytes(bytes)) = &incoming.state
+        {
+            self.ready_bytes = self.ready_bytes.saturating_sub(bytes.len());
+        }
+    }
+
+    /// Finds out how a change gets its content, or what it has to wait for.
+    fn resolve(&mut self, path: &WorkspacePath) {
+        let Some(mut incoming) = self.take_incoming(path) else {
+            return;
+        };
+        let is_pending = self.pending.contains_key(path);
+        incoming.state = match incoming.state {
+            State::Applying => State::Applying,
+            _ if is_pending => State::Deferred,
+            State::Ready(source) => State::Ready(source),
+            State::Unresolved { local: false } => self.fetch(path, incoming.node.as_ref()),
+            State::Unresolved { .. } | State::Deferred | State::Fetching | State::Blocked => {
+                self.locate(path, incoming.node.as_ref())
+            }
+        };
+        if let State::Ready(source) = &incoming.state {
+            self.ready.insert((incoming.sequence, path.clone()));
+            if let ContentSource::Bytes(bytes) = source {
+                self.ready_bytes += bytes.len();
+            }
+        }
+        self.incoming.insert(path.clone(), incoming);
+    }
+
+    fn locate(&mut self, path: &WorkspacePath, node: Option<&Node>) -> State {
+        let Some(node) = node.filter(|node| !node.is_directory()) else {
+            return State::Ready(ContentSource::Keep);
+        };
+        if self
+            .bases
+            .get(path)
+            .is_some_and(|base| base.node.same_content(node))
+        {
+            return State::Ready(ContentSource::Keep);
+        }
+        if node.size == 0 && node.hash == ContentHash::empty() {
+            return State::Ready(ContentSource::Bytes(Vec::new()));
+        }
+        let other = self
+            .by_hash
+            .get(&node.hash)
+            .and_then(|paths| paths.iter().find(|other| *other != path));
+        if let Some(other) = other {
+            return State::Ready(ContentSource::CopyOf(other.clone()));
+        }
+        self.fetch(path, Some(node))
+    }
+
+    fn fetch(&mut self, path: &WorkspacePath, node: Option<&Node>) -> State {
+        let Some(node) = node else {
+            return State::Ready(ContentSource::Keep);
+        };
+        if !self.is_connected() {
+            return State::Unresolved { local: true };
+        }
+        self.fetches.want(node.hash, node.size);
+        let waiting = self.fetching.entry(node.hash).or_default();
+        if !waiting.contains(path) {
+            waiting.push(path.clone());
+        }
+        State::Fetching
+    }
+
+    pub(super) fn drive_fetches(&mut self) {
+        while let Some(step) = self.fetches.poll_unless(self.ready_bytes > READY_BYTES) {
+            match step {
+                FetchStep::Request(hash) => self.out.push_back(fetch::request(&hash)),
+                FetchStep::Plan { hash, manifest } => {
+                    let near = self.fetching.get(&hash).cloned().unwrap_or_default();
+                    self.effects.push_back(ReplicaEffect::Plan {
+                        hash,
+                        manifest,
+                        near,
+                    });
+                }
+                FetchStep::KeepChunk {
+                    hash,
+                    bytes,
+                    offsets,
+                    ..
+                } => {
+                    self.effects.push_back(ReplicaEffect::KeepChunk {
+                        hash,
+                        bytes,
+                        offsets,
+                    });
+                }
+                FetchStep::Finish(hash) => self
+                    .effects
+                    .push_back(ReplicaEffect::FinishContent { hash }),
+                FetchStep::Ready(hash, bytes) => self.fetched(hash, bytes),
+                FetchStep::NotFound(hash) => {
+                    // It was superseded or pruned meanwhile; what replaced it
+                    // is announced, or a later try finds it.
+                    for path in self.fetching.remove(&hash).unwrap_or_default() {
+                        self.block(&path, "the master no longer has the content".to_owned());
+                    }
+                }
+            }
+        }
+    }
+
+    fn fetched(&mut self, hash: ContentHash, bytes: Option<Vec<u8>>) {
+        let mut assembled = bytes.is_none();
+        for path in self.fetching.remove(&hash).unwrap_or_default() {
+            let Some(incoming) = self.incoming.get_mut(&path) else {
+                continue;
+            };
+            let wants = incoming.node.as_ref().is_some_and(|node| node.hash == hash);
+            if !wants || !matches!(incoming.state, State::Fetching) {
+                continue;
+            }
+            incoming.state = match &bytes {
+                Some(bytes) => State::Ready(ContentSource::Bytes(bytes.clone())),
+                // The first one takes what was put together; others copy from it.
+                None if std::mem::take(&mut assembled) => {
+                    State::Ready(ContentSource::Assembled(hash))
+                }
+                None => State::Blocked,
+            };
+            if matches!(incoming.state, State::Ready(_)) {
+                self.resolve(&path);
+            }
+        }
+    }
+
+    /// Chunks of a planned content that are not at hand.
+    pub fn planned(&mut self, hash: &ContentHash, missing: &[usize]) {
+        self.fetches.planned(hash, missing);
+    }
+
+    /// A chunk was kept.
+    pub fn chunk_kept(&mut self, hash: &ContentHash, count: usize) {
+        self.fetches.chunk_kept(hash, count);
+    }
+
+    /// Whether a content put together from chunks is right.
+    pub fn content_finished(
+        &mut self,
+        hash: &ContentHash,
+        right: bool,
+    ) -> Result<(), ReplicaError> {
+        Ok(self.fetches.finished(hash, right)?)
+    }
+
+    pub(super) fn drive_apply(&mut self) {
+        if self.applying || self.ready.is_empty() {
+            return;
+        }
+        let mut items = Vec::new();
+        let mut bytes = 0;
+        while items.len() < APPLY_AT_ONCE && bytes < APPLY_BYTES {
+            let Some((sequence, path)) = self.ready.pop_first() else {
+                break;
+            };
+            let Some(incoming) = self.incoming.get_mut(&path) else {
+                continue;
+            };
+            let State::Ready(content) = std::mem::replace(&mut incoming.state, State::Applying)
+            else {
+                continue;
+            };
+            if let ContentSource::Bytes(content) = &content {
+                bytes += content.len();
+                self.ready_bytes = self.ready_bytes.saturating_sub(content.len());
+            }
+            items.push(ApplyItem {
+                path,
+                sequence,
+                node: incoming.node.clone(),
+                content,
+            });
+        }
+        // Removals of a full comparison share one sequence: children go first.
+        if items
+            .windows(2)
+            .any(|pair| matches!(pair, [a, b] if a.sequence == b.sequence))
+        {
+            items = in_order(items, |item| &item.path, |item| item.node.clone());
+        }
+        self.applying = true;
+        self.effects.push_back(ReplicaEffect::Apply(items));
+    }
+
+    /// Changes were put in place, or not.
+    pub fn applied(&mut self, now: Duration, outcomes: Vec<(WorkspacePath, u64, ApplyOutcome)>) {
+        self.applying = false;
+        let mut progress = false;
+        for (path, sequence, outcome) in outcomes {
+            let Some(mut incoming) = self.incoming.remove(&path) else {
+                continue;
+            };
+            match outcome {
+                ApplyOutcome::Done | ApplyOutcome::DoneBut(_) => {
+                    progress = true;
+                    let base = incoming.node.clone().map(|node| Base { sequence, node });
+                    self.set_base(&path, base);
+                    self.removals.remove(&path);
+                    self.drop_sequence(&incoming);
+                    if let Some(next) = self.superseding.remove(&path) {
+                        self.receive(path.clone(), next);
+                    }
+                    if let ApplyOutcome::DoneBut(change) = outcome {
+                        self.local_changes(vec![change]);
+                    }
+                    continue;
+                }
+                ApplyOutcome::Diverged(change) => {
+                    incoming.state = State::Deferred;
+                    self.incoming.insert(path.clone(), incoming);
+                    self.local_changes(vec![change]);
+                }
+                ApplyOutcome::NeedContent => {
+                    incoming.state = State::Unresolved { local: false };
+                    self.incoming.insert(path.clone(), incoming);
+                }
+                ApplyOutcome::Blocked(reason) => {
+                    incoming.state = State::Blocked;
+                    self.incoming.insert(path.clone(), incoming);
+                    self.events.push_back(ReplicaEvent::Blocked {
+                        path: path.clone(),
+                        reason,
+                    });
+                    self.retry_at = Some(now + RETRY_AFTER);
+                }
+            }
+            if let Some(next) = self.superseding.remove(&path) {
+                self.receive(path, next);
+            } else if !self
+                .incoming
+                .get(&path)
+                .is_some_and(|incoming| matches!(incoming.state, State::Blocked))
+            {
+                self.resolve(&path);
+            }
+        }
+        if progress {
+            self.retry_blocked();
+        }
+        self.settle_positions();
+    }
+
+    fn block(&mut self, path: &WorkspacePath, reason: String) {
+        let Some(incoming) = self.incoming.get_mut(path) else {
+            return;
+        };
+        if matches!(incoming.state, State::Fetching) {
+            incoming.state = State::Blocked;
+            self.retry_at = Some(self.last_heard + RETRY_AFTER);
+            self.events.push_back(ReplicaEvent::Blocked {
+                path: path.clone(),
+                reason,
+            });
+        }
+    }
+
+    pub(super) fn retry_blocked(&mut self) {
+        self.retry_at = None;
+        self.resolve_all(|state| matches!(state, State::Blocked));
+    }
+
+    pub(super) fn resume_incoming(&mut self) {
+        self.resolve_all(|state| matches!(state, State::Unresolved { .. }));
+    }
+
+    fn resolve_all(&mut self, which: impl Fn(&State) -> bool) {
+        let paths: Vec<_> = self
+            .incoming
+            .iter()
+            .filter(|(_, incoming)| which(&incoming.state))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in paths {
+            self.resolve(&path);
+        }
+    }
+
+    /// Whatever the stream announced is announced again by the next catch-up;
+    /// only returns to a base are ours to remember.
+    pub(super) fn suspend_incoming(&mut self) {
+        self.fetching.clear();
+        self.superseding.clear();
+        self.ready.clear();
+        self.ready_bytes = 0;
+        self.mentioned.clear();
+        self.removals.clear();
+        let received = self.received;
+        let resyncing = self.resyncing;
+        self.incoming.retain(|_, incoming| {
+            if matches!(incoming.state, State::Applying) {
+                return true;
+            }
+            let removal = resyncing && incoming.node.is_none() && incoming.sequence == received;
+            incoming.state = State::Unresolved { local: true };
+            !incoming.announced && !removal
+        });
+        self.outstanding.clear();
+        let applying: Vec<u64> = self
+            .incoming
+            .values()
+            .filter(|incoming| incoming.announced)
+            .map(|incoming| incoming.sequence)
+            .collect();
+        self.outstanding.extend(applying);
+    }
+
+    /// A refused write gives way to the master's version: the one that waits,
+    /// or the base.
+    pub(super) fn revert(&mut self, path: &WorkspacePath) {
+        if self.pending.contains_key(path) {
+            return;
+        }
+        if self.incoming.contains_key(path) {
+            self.resolve(path);
+            return;
+        }
+        let base = self.bases.get(path).cloned();
+        let sequence = base.as_ref().map_or(0, |base| base.sequence);
+        let node = base.map(|base| base.node);
+        self.incoming.insert(
+            path.clone(),
+            Incoming {
+                sequence,
+                node,
+                announced: false,
+                // What the path holds is not the base: its content must be found.
+                state: State::Unresolved { local: true },
+            },
+        );
+        self.resolve(path);
+    }
+
+    /// An accepted write makes what was announced before it stale.
+    pub(super) fn overtake(&mut self, path: &WorkspacePath, sequence: u64) {
+        if self.pending.contains_key(path) {
+            return;
+        }
+        let stale = |incoming: &Incoming| {
+            incoming.sequence <= sequence && !matches!(incoming.state, State::Applying)
+        };
+        if self.incoming.get(path).is_some_and(stale) {
+            if let Some(incoming) = self.take_incoming(path) {
+                self.drop_sequence(&incoming);
+                self.removals.remove(path);
+            }
+        } else {
+            self.resolve(path);
+        }
+    }
+
+    /// The sequence up to which everything announced is in place.
+    pub(super) fn in_place(&self) -> u64 {
+        match self.outstanding.first() {
+            Some(first) => first.saturating_sub(1).min(self.announced),
+            None => self.announced.max(self.received),
+        }
+    }
+
+    pub(super) fn settle_positions(&mut self) {
+        let fenced = matches!(self.phase, Phase::CatchingUp { fenced: true, .. });
+        if self.phase == Phase::Live
+            && self.resyncing
+            && self.removals.is_empty()
+            && self.outstanding.is_empty()
+        {
+            self.resyncing = false;
+            self.applied = self.received;
+        }
+        if self.phase != Phase::Offline && !fenced && !self.resyncing {
+            self.applied = self.applied.max(self.in_place().min(self.received));
+        }
+        self.pass_barriers();
+    }
+}
