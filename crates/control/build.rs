@@ -1,8 +1,15 @@
 //! Compiles the published schema; protox reads it, so no `protoc` has to be installed.
 
+use std::path::PathBuf;
+
+use protox::prost::Message;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto/quintet.proto");
     let schema = protox::compile(["quintet.proto"], ["proto"])?;
+    // The tests compare the generated code with the schema itself.
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("quintet.bin"), schema.encode_to_vec())?;
     prost_build::Config::new()
         // These two carry secrets; their `Debug` is written by hand.
         .skip_debug([

@@ -341,3 +341,26 @@ impl<S: Service> Drop for Farewell<S> {
         self.service.closed(&self.peer, reason);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_of_another_user_is_not_admitted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("control.sock");
+        let listener = UnixListener::bind(&path).expect("free");
+        let own_uid = rustix::process::geteuid().as_raw();
+        let mut socket = SameUser { listener, own_uid };
+        let (_client, accepted) = tokio::join!(UnixStream::connect(&path), socket.accept());
+        let (_, origin) = accepted.expect("dialled");
+        assert!(socket.admit(&origin).is_ok());
+
+        socket.own_uid = own_uid + 1;
+        assert!(matches!(
+            socket.admit(&origin),
+            Err(Closed::ForeignUser { uid }) if uid == own_uid
+        ));
+    }
+}
