@@ -2,6 +2,7 @@
 
 use crate::harness::Race;
 
+mod control;
 mod framing;
 
 /// A named group of races.
@@ -12,4 +13,4 @@ pub(crate) struct Case {
 }
 
 /// Every case, in the order of the usage text.
-pub(crate) const ALL: &[Case] = &[framing::CASE];
+pub(crate) const ALL: &[Case] = &[framing::CASE, control::CASE];

@@ -13,26 +13,36 @@ use anyhow::Context;
 mod cases;
 mod harness;
 
-const USAGE: &str = "usage: bench/run NAME [--rounds N]\n\ncases:\n";
+const USAGE: &str = "\
+usage: bench/run NAME [--rounds N] [--only VARIANT]
 
-/// Odd, so that the median is a round that happened.
+  --rounds N       measured rounds, 9 unless told; odd, so that the median is one that happened
+  --only VARIANT   only the variants whose name holds this
+
+cases:
+";
+
 const ROUNDS: usize = 9;
 
 fn main() -> anyhow::Result<ExitCode> {
-    let args: Vec<String> = env::args().skip(1).collect();
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    let (name, rounds) = match words.as_slice() {
-        [name] => (*name, ROUNDS),
-        [name, "--rounds", rounds] => {
-            let rounds = rounds.parse().context("--rounds takes a number")?;
-            (*name, rounds)
-        }
-        _ => return usage(),
-    };
+    let mut args = env::args().skip(1);
+    let name = args.next().unwrap_or_default();
     let Some(case) = cases::ALL.iter().find(|case| case.name == name) else {
         return usage();
     };
-    let races = (case.races)()?;
+    let mut rounds = ROUNDS;
+    let mut only = String::new();
+    while let Some(flag) = args.next() {
+        match (flag.as_str(), args.next()) {
+            ("--rounds", Some(value)) => {
+                rounds = value.parse().context("--rounds takes a number")?
+            }
+            ("--only", Some(value)) => only = value,
+            _ => return usage(),
+        }
+    }
+    let mut races = (case.races)()?;
+    races.retain(|race| race.variant.contains(&only));
     harness::run(
         case.name,
         races,

@@ -38,7 +38,7 @@ pub(super) fn table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     let title = format!("{} {}, {}", first.case, first.variant, first.unit);
     writeln!(
         out,
-        "\n{title:<34} {:>9} {:>9} {:>9}  {:>9}   ours/this (min median max)",
+        "\n{title:<46} {:>9} {:>9} {:>9}  {:>9}   ours/this (min median max)",
         "min", "median", "max", "bytes/s"
     )?;
     for row in rows {
@@ -50,7 +50,7 @@ pub(super) fn table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
             format!("{:6.2} {:6.2} {:6.2}", r.min, r.median, r.max)
         });
         let line = format!(
-            "  {:<32} {:>9} {:>9} {:>9}  {bytes:>9}   {ratio}",
+            "  {:<44} {:>9} {:>9} {:>9}  {bytes:>9}   {ratio}",
             row.contender,
             short(rate.min),
             short(rate.median),
