@@ -57,7 +57,7 @@ async fn every_element_arrives_whole_and_in_order() {
         .events()
         .iter()
         .filter_map(|event| match event {
-            InstanceEvent::Element { element, message_id } => {
+            InstanceEvent::Element { element, message_id, .. } => {
                 assert_eq!(message_id.as_str(), "msg_elements");
                 Some(element.kind().to_owned())
             }

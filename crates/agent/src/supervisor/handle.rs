@@ -1,12 +1,12 @@
 //! The handle of an instance: what others ask of it.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::types::{CancelCause, FailReason, InstanceSpec, InstanceStatus, Steered, TurnEnd};
 use crate::logs::InstanceLog;
 use crate::proto::message::{AgentId, ApprovalResult, AskOutcome, InboundMessage};
-use crate::state::StateStore;
+use crate::state::{StateError, StateStore};
 
 /// Commands that wait for an instance; a caller beyond that waits in its call.
 pub(super) const COMMAND_QUEUE: usize = 64;
@@ -147,6 +147,14 @@ impl InstanceHandle {
     /// Its folded, durable state.
     pub async fn state(&self) -> Value {
         self.state.value().await
+    }
+
+    /// Replaces its durable state; the process is ended first and starts again from the new state.
+    pub async fn replace_state(&self, state: Value) -> Result<(), StateError> {
+        self.shutdown("reload").await;
+        let whole = vec![json!({ "op": "replace", "path": "", "value": state })];
+        self.state.apply(vec![whole]).await?;
+        Ok(())
     }
 
     /// Its log.

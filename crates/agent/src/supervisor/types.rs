@@ -93,6 +93,8 @@ pub enum InstanceEvent {
     Element {
         /// The inbound message that it belongs to.
         message_id: MessageId,
+        /// The agent's own id of the output that it is a piece of.
+        output_id: String,
         /// The piece.
         element: Element,
     },

@@ -272,9 +272,10 @@ impl<O: Observer> Actor<O> {
                 element,
             } => match self.turns.output(&message_id, &element, now) {
                 Some(running) => {
-                    let message_id = running.clone();
+                    let running = running.clone();
                     self.outbox.push(InstanceEvent::Element {
-                        message_id,
+                        message_id: running,
+                        output_id: message_id.into_owned(),
                         element,
                     });
                 }
