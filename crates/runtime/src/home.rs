@@ -51,6 +51,11 @@ impl Home {
         self.run_dir().join("quintet.port")
     }
 
+    /// What a client of the control plane's TCP listener has to know.
+    pub fn control_token_file(&self) -> PathBuf {
+        self.run_dir().join("control.token")
+    }
+
     /// The lock that one daemon holds.
     pub fn lock_file(&self) -> PathBuf {
         self.run_dir().join("quintet.lock")

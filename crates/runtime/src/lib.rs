@@ -4,9 +4,23 @@
 //! the environment, find the home folder by itself or touch the terminal: the
 //! binary passes those in.
 //!
-//! Start at `daemon`, which builds everything and runs it; [`journal`] is
+//! Start at [`daemon`], which builds everything and runs it; [`journal`] is
 //! what every stream that a client sees is read from.
 
+pub mod config;
+pub mod daemon;
 pub mod home;
+mod http;
 pub mod journal;
+mod lock;
+mod metrics;
+mod refusal;
+mod service;
+pub mod sessions;
 pub mod store;
+pub mod stream;
+mod turns;
+
+pub use http::TlsError;
+pub use lock::LockError;
+pub use refusal::Refusal;

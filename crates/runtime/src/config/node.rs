@@ -162,12 +162,6 @@ impl Node {
         }
     }
 
-    pub(super) fn at(&self, path: &KeyPath) -> Option<&Self> {
-        path.parts()
-            .iter()
-            .try_fold(self, |node, part| node.child(part))
-    }
-
     /// The origin of the deepest part of the path that is there.
     pub(super) fn nearest_origin(&self, path: &KeyPath) -> &Origin {
         let mut node = self;
@@ -254,7 +248,9 @@ impl TomlReader<'_> {
             Item::ArrayOfTables(tables) => Raw::List(
                 tables
                     .iter()
-                    .map(|table| self.item(&Item::Table(table.clone()), table.span().map(|s| s.start)))
+                    .map(|table| {
+                        self.item(&Item::Table(table.clone()), table.span().map(|s| s.start))
+                    })
                     .collect(),
             ),
         };

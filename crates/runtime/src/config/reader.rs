@@ -57,7 +57,9 @@ pub(super) fn read<T>(
         };
         return Ok((built, effective));
     }
-    reader.problems.sort_by_key(|problem| problem.origin.line);
+    reader
+        .problems
+        .sort_by_cached_key(|problem| (problem.origin.source.to_string(), problem.origin.line));
     Err(ConfigErrors(reader.problems))
 }
 
@@ -107,6 +109,7 @@ impl<'t> Reader<'t> {
             asked: BTreeSet::new(),
             shown: Map::new(),
             style,
+            broken: members.is_none() && node.is_some(),
         };
         let built = build(&mut section);
         let shown = section.finish();
@@ -134,8 +137,7 @@ fn nearest(key: &KeyPath, known: &BTreeSet<KeyPath>) -> Option<KeyPath> {
         .iter()
         .filter_map(|candidate| {
             let (beside, other) = candidate.split_last()?;
-            (beside == parents)
-                .then(|| (strsim::damerau_levenshtein(name, other), candidate))
+            (beside == parents).then(|| (strsim::damerau_levenshtein(name, other), candidate))
         })
         .min_by_key(|(distance, _)| *distance);
     let near_enough = (name.chars().count() / 3).max(2);
@@ -146,7 +148,11 @@ fn nearest(key: &KeyPath, known: &BTreeSet<KeyPath>) -> Option<KeyPath> {
     }
     known
         .iter()
-        .find(|candidate| candidate.split_last().is_some_and(|(_, other)| other == name))
+        .find(|candidate| {
+            candidate
+                .split_last()
+                .is_some_and(|(_, other)| other == name)
+        })
         .cloned()
 }
 
@@ -168,12 +174,14 @@ pub(super) struct Section<'a, 't> {
     asked: BTreeSet<String>,
     shown: Map<String, Json>,
     style: Style,
+    /// There is something else in the table's place, which was reported.
+    broken: bool,
 }
 
 impl<'a> Section<'a, '_> {
     /// A key that some layer always sets.
     pub(super) fn value<T: Setting>(&mut self, key: &str) -> T {
-        if self.ask(key).is_none() {
+        if self.ask(key).is_none() && !self.broken {
             self.problem(
                 key,
                 ProblemKind::Missing {
@@ -259,9 +267,9 @@ impl<'a> Section<'a, '_> {
         build: impl FnOnce(&mut Section<'_, '_>) -> T,
     ) -> T {
         let node = self.ask(key);
-        let (built, shown) =
-            self.reader
-                .within(self.path.child(key), node, self.style, build);
+        let (built, shown) = self
+            .reader
+            .within(self.path.child(key), node, self.style, build);
         self.shown.insert(key.to_owned(), Json::Object(shown));
         built
     }
@@ -300,7 +308,11 @@ impl<'a> Section<'a, '_> {
     ) -> Vec<T> {
         let path = self.path.child(key);
         let Some(node) = self.ask(key) else {
-            self.show(key, Json::Array(Vec::new()), Origin::new(ConfigSource::Default));
+            self.show(
+                key,
+                Json::Array(Vec::new()),
+                Origin::new(ConfigSource::Default),
+            );
             return Vec::new();
         };
         let parsed;

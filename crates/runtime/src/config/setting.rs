@@ -258,6 +258,27 @@ impl<T: Setting> Setting for Option<T> {
     }
 }
 
+/// A value that may not be zero.
+pub(super) struct Positive<T>(pub(super) T);
+
+impl<T: Setting + Default + PartialEq> Setting for Positive<T> {
+    fn read(raw: &Raw) -> Result<Self, ProblemKind> {
+        let value = T::read(raw)?;
+        if value == T::default() {
+            return Err(invalid("must be more than zero"));
+        }
+        Ok(Self(value))
+    }
+
+    fn show(&self) -> Json {
+        self.0.show()
+    }
+
+    fn placeholder() -> Self {
+        Self(T::placeholder())
+    }
+}
+
 /// Implements [`Setting`] for an enum whose values are words.
 macro_rules! word_setting {
     ($type:ty { $($word:literal => $variant:expr),+ $(,)? }) => {

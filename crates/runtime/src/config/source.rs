@@ -154,14 +154,13 @@ mod tests {
 
     #[test]
     fn keys_are_shown_as_they_can_be_typed() {
-        for text in [
-            "http.listen",
-            "agents.coder.env.PATH",
-            "mcps.x.env.\"a.b\"",
-        ] {
+        for text in ["http.listen", "agents.coder.env.PATH", "mcps.x.env.\"a.b\""] {
             assert_eq!(KeyPath::parse(text).unwrap().to_string(), text);
         }
-        let rule = KeyPath::parse("policy.rules").unwrap().child("[2]").child("action");
+        let rule = KeyPath::parse("policy.rules")
+            .unwrap()
+            .child("[2]")
+            .child("action");
         assert_eq!(rule.to_string(), "policy.rules[2].action");
     }
 

@@ -220,10 +220,7 @@ mod tests {
         }
         for text in ["64MB", "64 mib", "1.5GiB", "1GiB 2"] {
             assert!(
-                matches!(
-                    text.parse::<ByteSize>(),
-                    Err(UnitError::UnknownUnit { .. })
-                ),
+                matches!(text.parse::<ByteSize>(), Err(UnitError::UnknownUnit { .. })),
                 "{text}"
             );
         }

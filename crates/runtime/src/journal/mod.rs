@@ -15,6 +15,7 @@ mod tail;
 
 pub use kind::Kind;
 pub use reader::{Filter, Reader};
-pub use report::{PruneReport, Report, prune, report};
+pub use report::{Bound, KindReport, PruneReport, Report, prune, report};
+pub(crate) use row::rfc3339;
 pub use row::{Entry, Row};
 pub(crate) use tail::Tail;

@@ -9,7 +9,7 @@ use crate::store::{Db, StoreError};
 const PRUNE_STEP: i64 = 5_000;
 
 /// The journal's extent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Number of the oldest row that is kept, 0 when there is none.
     pub first_seq: u64,
@@ -17,8 +17,34 @@ pub struct Report {
     pub last_seq: u64,
     /// Rows kept.
     pub rows: u64,
-    /// Size of the whole database file in bytes.
+    /// Bytes of their data.
     pub bytes: u64,
+    /// Time of the oldest row, in microseconds since 1970.
+    pub oldest_at: Option<i64>,
+    /// Time of the newest row.
+    pub newest_at: Option<i64>,
+    /// The same by kind, largest first.
+    pub kinds: Vec<KindReport>,
+}
+
+/// The rows of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KindReport {
+    /// The kind's name.
+    pub kind: String,
+    /// Rows kept.
+    pub rows: u64,
+    /// Bytes of their data.
+    pub bytes: u64,
+}
+
+/// Which rows are to go.
+#[derive(Debug, Clone, Copy)]
+pub enum Bound {
+    /// Those before a time.
+    OlderThan(Timestamp),
+    /// Those below a number.
+    BelowSeq(u64),
 }
 
 /// What a pruning did.
@@ -26,6 +52,8 @@ pub struct Report {
 pub struct PruneReport {
     /// Rows removed.
     pub removed: u64,
+    /// Bytes of their data.
+    pub bytes: u64,
     /// Number of the oldest row that is left.
     pub first_seq: u64,
 }
@@ -33,50 +61,76 @@ pub struct PruneReport {
 /// Measures the journal.
 pub async fn report(db: &Db) -> Result<Report, StoreError> {
     db.read(|connection| {
-        let number = |sql: &str| -> Result<u64, StoreError> {
-            let value: Option<i64> = connection.query_row(sql, [], |row| row.get(0))?;
-            Ok(value.map_or(0, i64::cast_unsigned))
+        let mut statement = connection.prepare_cached(
+            "SELECT kind, count(*), sum(length(CAST(data AS BLOB))) FROM journal
+             GROUP BY kind ORDER BY 3 DESC",
+        )?;
+        let kinds: Vec<KindReport> = statement
+            .query_map([], |row| {
+                Ok(KindReport {
+                    kind: row.get(0)?,
+                    rows: row.get::<_, i64>(1)?.cast_unsigned(),
+                    bytes: row.get::<_, i64>(2)?.cast_unsigned(),
+                })
+            })?
+            .collect::<Result<_, _>>()?;
+        let edge = |order: &str| -> Result<Option<(i64, i64)>, StoreError> {
+            let sql = format!("SELECT seq, at FROM journal ORDER BY seq {order} LIMIT 1");
+            let mut statement = connection.prepare_cached(&sql)?;
+            let mut rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            Ok(rows.next().transpose()?)
         };
+        let (first, last) = (edge("ASC")?, edge("DESC")?);
+        let seq = |edge: Option<(i64, i64)>| edge.map_or(0, |(seq, _)| seq.cast_unsigned());
         Ok(Report {
-            first_seq: number("SELECT min(seq) FROM journal")?,
-            last_seq: number("SELECT max(seq) FROM journal")?,
-            rows: number("SELECT count(*) FROM journal")?,
-            bytes: number(
-                "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
-            )?,
+            first_seq: seq(first),
+            last_seq: seq(last),
+            rows: kinds.iter().map(|kind| kind.rows).sum(),
+            bytes: kinds.iter().map(|kind| kind.bytes).sum(),
+            oldest_at: first.map(|(_, at)| at),
+            newest_at: last.map(|(_, at)| at),
+            kinds,
         })
     })
     .await
 }
 
-/// Removes rows that are older than `before` and belong to no open turn; says so in the journal.
+/// Removes old rows that belong to no open turn, and says so in the journal.
 ///
 /// The newest row always stays: numbers go on from it after a restart.
-pub async fn prune(db: &Db, before: Timestamp) -> Result<PruneReport, StoreError> {
-    let before = before.as_microsecond();
-    let mut removed = 0;
+pub async fn prune(db: &Db, bound: Bound) -> Result<PruneReport, StoreError> {
+    let (before, below) = match bound {
+        Bound::OlderThan(time) => (time.as_microsecond(), i64::MAX),
+        Bound::BelowSeq(seq) => (i64::MAX, i64::try_from(seq).unwrap_or(i64::MAX)),
+    };
+    let (mut removed, mut bytes) = (0, 0);
     loop {
-        let step = db
-            .write(move |tx| -> Result<u64, StoreError> {
-                let count = tx
-                    .sql()
-                    .prepare_cached(
-                        "DELETE FROM journal WHERE seq IN (
-                             SELECT seq FROM journal
-                             WHERE at < ?1
-                               AND seq < (SELECT max(seq) FROM journal)
-                               AND seq < coalesce(
-                                   (SELECT min(first_seq) FROM messages
-                                    WHERE state IN ('queued', 'running')),
-                                   9223372036854775807)
-                             ORDER BY seq LIMIT ?2)",
-                    )?
-                    .execute((before, PRUNE_STEP))?;
-                Ok(count as u64)
+        let (rows, size) = db
+            .write(move |tx| -> Result<(u64, u64), StoreError> {
+                let mut statement = tx.sql().prepare_cached(
+                    "DELETE FROM journal WHERE seq IN (
+                         SELECT seq FROM journal
+                         WHERE at < ?1 AND seq < ?2
+                           AND seq < (SELECT max(seq) FROM journal)
+                           AND seq < coalesce(
+                               (SELECT min(first_seq) FROM messages
+                                WHERE state IN ('queued', 'running')),
+                               9223372036854775807)
+                         ORDER BY seq LIMIT ?3)
+                     RETURNING length(CAST(data AS BLOB))",
+                )?;
+                let sizes =
+                    statement.query_map((before, below, PRUNE_STEP), |row| row.get::<_, i64>(0))?;
+                let mut step = (0, 0);
+                for size in sizes {
+                    step = (step.0 + 1, step.1 + size?.cast_unsigned());
+                }
+                Ok(step)
             })
             .await?;
-        removed += step;
-        if step < PRUNE_STEP.cast_unsigned() {
+        removed += rows;
+        bytes += size;
+        if rows < PRUNE_STEP.cast_unsigned() {
             break;
         }
     }
@@ -85,7 +139,11 @@ pub async fn prune(db: &Db, before: Timestamp) -> Result<PruneReport, StoreError
         db.append(vec![Entry::new(Kind::Note, &data)]).await?;
     }
     let first_seq = report(db).await?.first_seq;
-    Ok(PruneReport { removed, first_seq })
+    Ok(PruneReport {
+        removed,
+        bytes,
+        first_seq,
+    })
 }
 
 #[cfg(test)]
@@ -97,24 +155,20 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("q.db");
         let db = Db::open(&path).expect("new");
-        let rows = (0..20).map(|i| Entry::new(Kind::Note, &serde_json::json!({ "text": i })));
+        let rows = (0..20).map(|_| Entry::new(Kind::Note, &serde_json::json!({ "text": 1 })));
         db.append(rows.collect()).await.expect("durable");
+        let below = prune(&db, Bound::BelowSeq(11)).await.expect("prunes");
+        assert_eq!((below.removed, below.bytes, below.first_seq), (10, 100, 11));
         let future = Timestamp::now() + jiff::SignedDuration::from_hours(1);
-        let pruned = prune(&db, future).await.expect("prunes");
-        assert_eq!(
-            pruned,
-            PruneReport {
-                removed: 19,
-                first_seq: 20
-            }
-        );
+        let pruned = prune(&db, Bound::OlderThan(future)).await.expect("prunes");
+        assert_eq!((pruned.removed, pruned.first_seq), (10, 21));
         let after = report(&db).await.expect("readable");
-        assert_eq!((after.first_seq, after.last_seq, after.rows), (20, 21, 2));
+        assert_eq!((after.first_seq, after.last_seq, after.rows), (21, 22, 2));
         drop(db);
         let db = Db::open(&path).expect("there");
         let next = db
             .append(vec![Entry::new(Kind::Note, &serde_json::json!({}))])
             .await;
-        assert_eq!(next.expect("durable"), 22);
+        assert_eq!(next.expect("durable"), 23);
     }
 }

@@ -63,7 +63,7 @@ CREATE TABLE approvals (
     worker  TEXT NOT NULL,
     reason  TEXT NOT NULL,
     -- Of action, command, folder and worker: what an approval is bound to.
-    hash    TEXT NOT NULL,
+    bound_to TEXT NOT NULL,
     at      INTEGER NOT NULL,
     state   TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'denied', 'withdrawn')),
     scope   TEXT,
@@ -71,7 +71,7 @@ CREATE TABLE approvals (
     by      TEXT
 ) STRICT;
 CREATE INDEX approvals_pending ON approvals (session, id) WHERE state = 'pending';
-CREATE INDEX approvals_granted ON approvals (session, hash) WHERE scope = 'session';
+CREATE INDEX approvals_granted ON approvals (session, bound_to) WHERE scope = 'session';
 
 CREATE TABLE compactions (
     id        INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -1,0 +1,447 @@
+//! The validated configuration: domain types, nothing left to parse.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+pub use super::agents::{AgentConfig, AgentKind, AgentProgram, Budget, BuiltinAgent};
+use super::problem::ProblemKind;
+use super::reader::Section;
+use super::secret::Secret;
+use super::setting::{Positive, invalid, word_setting};
+use super::units::ByteSize;
+
+/// Everything that can be configured.
+///
+/// Comparable, so that a change can be reported; secrets inside are redacted in
+/// its `Debug`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// `[http]`
+    pub http: HttpConfig,
+    /// `[control]`
+    pub control: ControlConfig,
+    /// `[daemon]`
+    pub daemon: DaemonConfig,
+    /// `[journal]`
+    pub journal: JournalConfig,
+    /// `[cron]`
+    pub cron: CronConfig,
+    /// `[sandbox]`
+    pub sandbox: SandboxConfig,
+    /// `[workspace]`
+    pub workspace: WorkspaceConfig,
+    /// `[channel]`
+    pub channel: ChannelConfig,
+    /// `[providers.NAME]`
+    pub providers: BTreeMap<String, ProviderConfig>,
+    /// `[agents.NAME]`, the built-in ones included.
+    pub agents: BTreeMap<String, AgentConfig>,
+    /// `[mcps.NAME]`
+    pub mcps: BTreeMap<String, McpConfig>,
+    /// `[policy]`
+    pub policy: PolicyConfig,
+}
+
+/// The one HTTP port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// Where to listen; port 0 picks one.
+    pub listen: SocketAddr,
+    /// Certificate and key, when TLS is served.
+    pub tls: Option<TlsFiles>,
+    /// Other origins that may connect.
+    pub allowed_origins: Vec<String>,
+}
+
+/// PEM files of a certificate and its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate chain.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// The control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlConfig {
+    /// Also listen here; a Unix socket is always served.
+    pub tcp: Option<SocketAddr>,
+    /// Connections served at once.
+    pub max_connections: u32,
+    /// How long a half-sent frame may pause.
+    pub idle_timeout: Duration,
+}
+
+/// The daemon as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DaemonConfig {
+    /// How long a stop waits for running work.
+    pub drain: Duration,
+}
+
+/// How much of the journal is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalConfig {
+    /// Older events are pruned.
+    pub keep: Duration,
+    /// The oldest events beyond this size are pruned; `None` keeps them.
+    pub max_size: Option<ByteSize>,
+}
+
+/// Scheduled messages.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CronConfig {
+    /// The zone that schedules and quiet hours are read in.
+    pub time_zone: TimeZone,
+    /// What to do about occurrences that came while the daemon was down.
+    pub missed: MissedRuns,
+}
+
+/// What to do about occurrences that came while nobody could start them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MissedRuns {
+    /// Record them as missed.
+    Skip,
+    /// Record them as missed but for the last one, which is started.
+    RunOnce,
+}
+
+word_setting!(MissedRuns {
+    "skip" => MissedRuns::Skip,
+    "run_once" => MissedRuns::RunOnce,
+});
+
+/// Workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxConfig {
+    /// How often a worker reports.
+    pub heartbeat: Duration,
+    /// Silence after which it is stale.
+    pub stale_after: Duration,
+    /// How often stale ones are looked for.
+    pub stale_check: Duration,
+    /// Output kept on disk per worker.
+    pub output_quota: ByteSize,
+}
+
+/// Versioned files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkspaceConfig {
+    /// Old versions are kept up to this age.
+    pub history_age: Duration,
+    /// Old versions are kept up to this size.
+    pub history_size: ByteSize,
+    /// Smaller files travel inside their notification.
+    pub inline_below: ByteSize,
+}
+
+/// Browsers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelConfig {
+    /// Whether clients that do not encrypt are refused.
+    pub e2e_required: bool,
+    /// How long a device stays paired without being used.
+    pub token_ttl: Duration,
+    /// How long a pairing code can be used.
+    pub code_ttl: Duration,
+}
+
+/// The format that a provider speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProviderKind {
+    /// The Messages format.
+    Anthropic,
+    /// The Chat Completions format, which many others speak too.
+    OpenAi,
+}
+
+word_setting!(ProviderKind {
+    "anthropic" => ProviderKind::Anthropic,
+    "openai" => ProviderKind::OpenAi,
+});
+
+/// A model provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderConfig {
+    /// The format it speaks.
+    pub kind: ProviderKind,
+    /// Its key: `api_key`, else the value of the variable `api_key_env`.
+    pub api_key: Option<Secret>,
+    /// The variable that holds the key.
+    pub api_key_env: Option<String>,
+    /// Where it is, as its own client takes it; without a slash at the end.
+    pub base_url: String,
+    /// The models it serves, when it is said.
+    pub models: Vec<String>,
+}
+
+/// A tool server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum McpConfig {
+    /// A program that speaks over its standard input and output.
+    Command {
+        /// The program and its arguments, never empty.
+        command: Vec<String>,
+        /// Variables for it.
+        env: BTreeMap<String, Secret>,
+    },
+    /// A server that speaks streamable HTTP.
+    Url {
+        /// Where it is.
+        url: String,
+        /// Headers to send.
+        headers: BTreeMap<String, Secret>,
+    },
+}
+
+/// What agents may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyConfig {
+    /// The first that matches decides.
+    pub rules: Vec<PolicyRule>,
+}
+
+/// One rule; a selector that is `None` matches everything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyRule {
+    /// The tool's name.
+    pub tool: Option<String>,
+    /// A command's first words.
+    pub command: Option<String>,
+    /// A pattern of paths.
+    pub path: Option<String>,
+    /// The agent's name.
+    pub agent: Option<String>,
+    /// The worker's id.
+    pub worker: Option<String>,
+    /// The session's number.
+    pub session: Option<u32>,
+    /// What happens.
+    pub action: PolicyAction,
+}
+
+/// What a rule decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicyAction {
+    /// Go on.
+    Allow,
+    /// Ask a person.
+    Ask,
+    /// Refuse.
+    Deny,
+}
+
+word_setting!(PolicyAction {
+    "allow" => PolicyAction::Allow,
+    "ask" => PolicyAction::Ask,
+    "deny" => PolicyAction::Deny,
+});
+
+/// What the tree alone does not say.
+pub(super) struct Surroundings<'a> {
+    /// The zone of an empty `cron.time_zone`.
+    pub(super) machine_time_zone: &'a TimeZone,
+    /// Variables that `api_key_env` may name.
+    pub(super) variable: &'a dyn Fn(&str) -> Option<Secret>,
+}
+
+impl Config {
+    pub(super) fn read(root: &mut Section<'_, '_>, around: &Surroundings<'_>) -> Self {
+        Self {
+            http: root.nested("http", read_http),
+            control: root.nested("control", |s| ControlConfig {
+                tcp: s.value("tcp"),
+                max_connections: s.value::<Positive<u32>>("max_connections").0,
+                idle_timeout: s.value::<Positive<Duration>>("idle_timeout").0,
+            }),
+            daemon: root.nested("daemon", |s| DaemonConfig {
+                drain: s.value("drain"),
+            }),
+            journal: root.nested("journal", |s| JournalConfig {
+                keep: s.value::<Positive<Duration>>("keep").0,
+                max_size: s.value("max_size"),
+            }),
+            cron: root.nested("cron", |s| CronConfig {
+                time_zone: read_time_zone(s, around.machine_time_zone),
+                missed: s.value("missed"),
+            }),
+            sandbox: root.nested("sandbox", read_sandbox),
+            workspace: root.nested("workspace", |s| WorkspaceConfig {
+                history_age: s.value::<Positive<Duration>>("history_age").0,
+                history_size: s.value("history_size"),
+                inline_below: s.value("inline_below"),
+            }),
+            channel: root.nested("channel", |s| ChannelConfig {
+                e2e_required: s.value("e2e_required"),
+                token_ttl: s.value::<Positive<Duration>>("token_ttl").0,
+                code_ttl: s.value::<Positive<Duration>>("code_ttl").0,
+            }),
+            providers: root.entries("providers", |_, s| read_provider(s, around)),
+            agents: super::agents::read(root),
+            mcps: root.entries("mcps", |_, s| read_mcp(s)),
+            policy: root.nested("policy", |s| PolicyConfig {
+                rules: s.list("rules", read_rule),
+            }),
+        }
+    }
+}
+
+fn read_http(s: &mut Section<'_, '_>) -> HttpConfig {
+    let listen = s.value("listen");
+    let cert: Option<PathBuf> = s.value("tls_cert");
+    let key: Option<PathBuf> = s.value("tls_key");
+    let tls = match (cert, key) {
+        (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
+        (None, None) => None,
+        (cert, _) => {
+            let absent = if cert.is_some() {
+                "tls_key"
+            } else {
+                "tls_cert"
+            };
+            s.problem(
+                absent,
+                ProblemKind::Missing {
+                    reason: "TLS needs tls_cert and tls_key".to_owned(),
+                },
+            );
+            None
+        }
+    };
+    let allowed_origins: Vec<String> = s.value("allowed_origins");
+    for origin in &allowed_origins {
+        if let Err(reason) = check_url(origin).and_then(|uri| match uri.path() {
+            "" | "/" if !origin.ends_with('/') => Ok(()),
+            _ => Err(format!(
+                "{origin:?} is not an origin: leave out what follows the host"
+            )),
+        }) {
+            s.problem("allowed_origins", invalid(reason));
+        }
+    }
+    HttpConfig {
+        listen,
+        tls,
+        allowed_origins,
+    }
+}
+
+fn read_sandbox(s: &mut Section<'_, '_>) -> SandboxConfig {
+    let heartbeat = s.value::<Positive<Duration>>("heartbeat").0;
+    let stale_after = s.value::<Positive<Duration>>("stale_after").0;
+    if stale_after <= heartbeat && !stale_after.is_zero() {
+        s.problem(
+            "stale_after",
+            invalid("must be longer than heartbeat, or every worker is stale"),
+        );
+    }
+    SandboxConfig {
+        heartbeat,
+        stale_after,
+        stale_check: s.value::<Positive<Duration>>("stale_check").0,
+        output_quota: s.value("output_quota"),
+    }
+}
+
+fn read_time_zone(s: &mut Section<'_, '_>, machine: &TimeZone) -> TimeZone {
+    let name: Option<String> = s.value("time_zone");
+    let Some(name) = name else {
+        return machine.clone();
+    };
+    TimeZone::get(&name).unwrap_or_else(|_| {
+        s.problem(
+            "time_zone",
+            invalid(format!(
+                "{name:?} is not in the time zone database; write it like \"Europe/Berlin\""
+            )),
+        );
+        machine.clone()
+    })
+}
+
+fn read_provider(s: &mut Section<'_, '_>, around: &Surroundings<'_>) -> ProviderConfig {
+    let kind = s.value("kind");
+    let written = s.secret("api_key");
+    let api_key_env: Option<String> = s.value_or("api_key_env", None);
+    let from_variable = || api_key_env.as_deref().and_then(around.variable);
+    let api_key = written.or_else(from_variable).filter(|key| !key.is_empty());
+    let base_url: String = s.value("base_url");
+    if let Err(reason) = check_url(&base_url)
+        && !base_url.is_empty()
+    {
+        s.problem("base_url", invalid(reason));
+    }
+    ProviderConfig {
+        kind,
+        api_key,
+        api_key_env,
+        base_url: base_url.trim_end_matches('/').to_owned(),
+        models: s.value_or("models", Vec::new()),
+    }
+}
+
+fn read_mcp(s: &mut Section<'_, '_>) -> McpConfig {
+    let command: Vec<String> = s.value_or("command", Vec::new());
+    let env = s.secrets("env");
+    let url: Option<String> = s.value_or("url", None);
+    let headers = s.secrets("headers");
+    match (command.is_empty(), url) {
+        (false, None) => McpConfig::Command { command, env },
+        (true, Some(url)) => {
+            if let Err(reason) = check_url(&url) {
+                s.problem("url", invalid(reason));
+            }
+            McpConfig::Url { url, headers }
+        }
+        (true, None) => {
+            s.problem(
+                "command",
+                ProblemKind::Missing {
+                    reason: "a tool server has a command or a url".to_owned(),
+                },
+            );
+            McpConfig::Command { command, env }
+        }
+        (false, Some(url)) => {
+            s.problem(
+                "url",
+                invalid("a tool server has a command or a url, not both"),
+            );
+            McpConfig::Url { url, headers }
+        }
+    }
+}
+
+fn read_rule(s: &mut Section<'_, '_>) -> PolicyRule {
+    PolicyRule {
+        tool: s.value_or("tool", None),
+        command: s.value_or("command", None),
+        path: s.value_or("path", None),
+        agent: s.value_or("agent", None),
+        worker: s.value_or("worker", None),
+        session: s.value_or("session", None),
+        action: s.value("action"),
+    }
+}
+
+/// Checks an http or https address that holds no password.
+fn check_url(text: &str) -> Result<axum::http::Uri, String> {
+    let uri: axum::http::Uri = text
+        .parse()
+        .map_err(|_| "is not an address such as \"https://example.org\"".to_owned())?;
+    match (uri.scheme_str(), uri.authority()) {
+        // The text is not quoted: it holds a password.
+        (_, Some(authority)) if authority.as_str().contains('@') => {
+            Err("has a name or password before the host; it would be shown".to_owned())
+        }
+        (Some("http" | "https"), Some(_)) => Ok(uri),
+        _ => Err(format!(
+            "{text:?} does not start with http:// or https:// and a host"
+        )),
+    }
+}

@@ -1,0 +1,431 @@
+//! The daemon: built in order, announced when ready, stopped in order.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use quintet_agent::{CgroupUse, Supervisor, SupervisorOptions};
+use quintet_control::{Limits, serve_tcp, serve_unix};
+use quintet_framing::unix::{self, BindError};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Config, ConfigErrors, ConfigInputs, ConfigStore};
+use crate::home::{Home, write_atomically};
+use crate::http;
+use crate::journal::{self, Bound, Entry, Kind};
+use crate::lock::{HomeLock, LockError};
+use crate::metrics::Metrics;
+use crate::refusal::Refusal;
+use crate::service::ControlService;
+use crate::store::{Db, StoreError};
+use crate::turns::{Coordinator, Instances, OpenTurns, TurnObserver};
+
+/// How often the journal is pruned by the configured age and size.
+const PRUNE_EVERY: Duration = Duration::from_secs(3600);
+
+/// What the binary knows and the daemon needs.
+pub struct DaemonOptions {
+    /// The home folder.
+    pub home: Home,
+    /// Where the configuration comes from.
+    pub config: ConfigInputs,
+    /// The running version.
+    pub version: &'static str,
+    /// Also listens here, for clients of the original protocol.
+    pub compat_socket: Option<PathBuf>,
+    /// Serves a non-loopback address without TLS.
+    pub insecure: bool,
+    /// This very program, to start built-in agents with.
+    pub program: PathBuf,
+    /// The variables that agents get from the daemon's own environment.
+    pub base_env: BTreeMap<String, String>,
+}
+
+/// Why the daemon did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another daemon has this home folder, or the lock can't be taken.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The configuration is wrong; nothing was bound.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// The database can't be used.
+    #[error("{}: {source}", path.display())]
+    Database {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: StoreError,
+    },
+    /// A port can't be bound.
+    #[error("can't listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A socket can't be bound.
+    #[error(transparent)]
+    Socket(#[from] BindError),
+    /// TLS is configured and can't be served.
+    #[error(transparent)]
+    Tls(#[from] http::TlsError),
+    /// The address can be reached from other machines and nothing protects it.
+    #[error(
+        "{0} can be reached from other machines; set http.tls_cert and http.tls_key, or say --insecure"
+    )]
+    Unprotected(SocketAddr),
+    /// Agents can't be supervised.
+    #[error("agents can't be supervised: {0}")]
+    Supervisor(String),
+    /// A file can't be written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// `run/quintet.json`: where programs find the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunFile {
+    /// The daemon's process.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// The control socket.
+    pub control_socket: PathBuf,
+    /// The HTTP address, as a URL.
+    pub http: String,
+    /// When it was ready, RFC 3339.
+    pub started_at: String,
+}
+
+/// What the planes' servers share.
+pub struct Runtime {
+    pub(crate) db: Db,
+    pub(crate) coordinator: Coordinator,
+    pub(crate) config: Arc<ConfigStore>,
+    pub(crate) home: Home,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) started: Instant,
+    pub(crate) version: &'static str,
+    pub(crate) cron_changed: Arc<Notify>,
+    pub(crate) tasks: TaskTracker,
+    /// What a control client of another machine has to know; new at every start.
+    pub(crate) control_token: String,
+}
+
+impl Runtime {
+    /// Brings the gauges up to date.
+    pub(crate) async fn refresh_metrics(&self) -> Result<(), Refusal> {
+        let counts = self.counts().await?;
+        let set = |gauge: &prometheus_client::metrics::gauge::Gauge, value: u64| {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        };
+        let metrics = &self.metrics;
+        let processes = self
+            .coordinator
+            .instances()
+            .list()
+            .iter()
+            .flat_map(|agent| &agent.instances)
+            .filter(|(_, status)| status.pid.is_some())
+            .count();
+        set(&metrics.agent_processes, processes as u64);
+        set(&metrics.sessions_open, counts.sessions);
+        set(&metrics.messages_queued, counts.queued);
+        set(&metrics.asks_pending, counts.asks);
+        set(&metrics.approvals_pending, counts.approvals);
+        set(&metrics.journal_bytes, counts.journal_bytes);
+        set(&metrics.journal_seq, self.db.tail().head());
+        set(&metrics.turns_running, self.coordinator.running() as u64);
+        set(&metrics.uptime_seconds, self.started.elapsed().as_secs());
+        Ok(())
+    }
+}
+
+/// A daemon that is ready.
+pub struct Daemon {
+    runtime: Arc<Runtime>,
+    run_file: RunFile,
+    sockets: Vec<PathBuf>,
+    servers: TaskTracker,
+    stop_servers: CancellationToken,
+    _lock: HomeLock,
+}
+
+impl Daemon {
+    /// Builds everything and announces it. Nothing is left behind when it fails.
+    pub async fn start(options: DaemonOptions) -> Result<Self, StartError> {
+        let home = options.home;
+        home.create().map_err(|source| StartError::Io {
+            path: home.root().to_owned(),
+            source,
+        })?;
+        let lock = HomeLock::take(&home.lock_file(), home.root())?;
+        ConfigStore::write_first_run(&options.config)?;
+        let config = Arc::new(ConfigStore::open(options.config)?);
+        let current = config.current();
+        let tls = current
+            .http
+            .tls
+            .as_ref()
+            .map(http::server_config)
+            .transpose()?;
+        if !current.http.listen.ip().is_loopback() && tls.is_none() && !options.insecure {
+            return Err(StartError::Unprotected(current.http.listen));
+        }
+
+        let db = Db::open(&home.database()).map_err(|source| StartError::Database {
+            path: home.database(),
+            source,
+        })?;
+        let http = listen(current.http.listen).await?;
+        let control_tcp = match current.control.tcp {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let mut sockets = vec![home.control_socket()];
+        sockets.extend(options.compat_socket);
+        let mut listeners = Vec::new();
+        for socket in &sockets {
+            listeners.push(bind_private(socket).await?);
+        }
+
+        let turns = Arc::new(OpenTurns::default());
+        let observer = Arc::new(TurnObserver::new(db.clone(), turns.clone()));
+        let supervisor = supervise(observer, &home).await?;
+        let instances = Instances::new(
+            supervisor,
+            config.subscribe(),
+            home.clone(),
+            options.program,
+            options.base_env,
+        );
+        let metrics = Metrics::new(options.version);
+        let runtime = Arc::new(Runtime {
+            coordinator: Coordinator::new(db.clone(), instances, turns, metrics.clone()),
+            db,
+            config,
+            metrics,
+            started: Instant::now(),
+            version: options.version,
+            cron_changed: Arc::new(Notify::new()),
+            tasks: TaskTracker::new(),
+            control_token: [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()]
+                .map(|part| part.simple().to_string())
+                .concat(),
+            home,
+        });
+
+        let run_file = RunFile {
+            pid: std::process::id(),
+            version: options.version.to_owned(),
+            control_socket: runtime.home.control_socket(),
+            http: format!(
+                "{}://{}",
+                if tls.is_some() { "https" } else { "http" },
+                local_address(&http, current.http.listen)?
+            ),
+            started_at: Timestamp::now().to_string(),
+        };
+        let mut daemon = Self {
+            runtime,
+            run_file,
+            sockets,
+            servers: TaskTracker::new(),
+            stop_servers: CancellationToken::new(),
+            _lock: lock,
+        };
+        daemon.serve_control(listeners, control_tcp, &current)?;
+        daemon.serve_http(http, tls);
+        daemon.announce().await?;
+        Ok(daemon)
+    }
+
+    /// What programs find in `run/quintet.json`.
+    pub fn run_file(&self) -> &RunFile {
+        &self.run_file
+    }
+
+    /// Runs until `shutdown`, then stops in order: no new turns, running turns end, agents end,
+    /// clients get their last words, files that say "running" go.
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) {
+        shutdown.await;
+        let deadline = self.runtime.config.current().daemon.drain;
+        let running = self.runtime.coordinator.running();
+        if running > 0 {
+            tracing::info!(running, ?deadline, "waiting for running turns to end");
+        }
+        let drained = self.runtime.coordinator.drain();
+        if tokio::time::timeout(deadline, drained).await.is_err() {
+            let left = self.runtime.coordinator.running();
+            tracing::warn!(left, "turns are still running at the deadline; ending them");
+        }
+        self.runtime
+            .coordinator
+            .instances()
+            .shutdown(deadline)
+            .await;
+        self.runtime.coordinator.drain().await;
+
+        self.stop_servers.cancel();
+        self.servers.close();
+        self.servers.wait().await;
+        self.runtime.tasks.close();
+        self.runtime.tasks.wait().await;
+        let stopped = Entry::new(Kind::DaemonStopped, &json!({ "pid": self.run_file.pid }));
+        if let Err(error) = self.runtime.db.append(vec![stopped]).await {
+            tracing::error!(%error, "the stop could not be recorded");
+        }
+        let home = &self.runtime.home;
+        let files = [home.run_file(), home.port_file(), home.control_token_file()];
+        for path in files.iter().chain(&self.sockets) {
+            if let Err(error) = std::fs::remove_file(path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(path = %path.display(), %error, "could not be removed");
+            }
+        }
+    }
+
+    fn serve_control(
+        &mut self,
+        listeners: Vec<UnixListener>,
+        tcp: Option<TcpListener>,
+        config: &Config,
+    ) -> Result<(), StartError> {
+        let limits = Limits {
+            max_connections: config.control.max_connections as usize,
+            half_frame: config.control.idle_timeout,
+            ..Limits::default()
+        };
+        let service = Arc::new(ControlService::new(self.runtime.clone()));
+        for listener in listeners {
+            let stop = self.stop_servers.clone();
+            self.servers
+                .spawn(serve_unix(listener, service.clone(), limits.clone(), stop));
+        }
+        if let Some(listener) = tcp {
+            let asked = config.control.tcp.unwrap_or(config.http.listen);
+            let port = local_address(&listener, asked)?.port();
+            let home = &self.runtime.home;
+            write(&home.port_file(), format!("{port}\n").as_bytes())?;
+            write(
+                &home.control_token_file(),
+                self.runtime.control_token.as_bytes(),
+            )?;
+            let stop = self.stop_servers.clone();
+            self.servers
+                .spawn(serve_tcp(listener, service, limits, stop));
+        }
+        Ok(())
+    }
+
+    fn serve_http(&self, listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>) {
+        let stop = self.stop_servers.clone();
+        self.servers
+            .spawn(http::serve(self.runtime.clone(), listener, tls, stop));
+        let (runtime, stop) = (self.runtime.clone(), self.stop_servers.clone());
+        self.servers.spawn(async move {
+            stop.run_until_cancelled(keep_pruned(runtime)).await;
+        });
+    }
+
+    async fn announce(&self) -> Result<(), StartError> {
+        let database = |source| StartError::Database {
+            path: self.runtime.home.database(),
+            source,
+        };
+        let started = json!({ "pid": self.run_file.pid, "version": self.run_file.version });
+        self.runtime
+            .db
+            .append(vec![Entry::new(Kind::DaemonStarted, &started)])
+            .await
+            .map_err(database)?;
+        self.runtime.coordinator.recover().await.map_err(database)?;
+        let text = serde_json::to_vec_pretty(&self.run_file).unwrap_or_default();
+        write(&self.runtime.home.run_file(), &text)
+    }
+}
+
+async fn keep_pruned(runtime: Arc<Runtime>) {
+    let mut timer = tokio::time::interval(PRUNE_EVERY);
+    loop {
+        timer.tick().await;
+        let keep = runtime.config.current().journal.keep;
+        let age = jiff::SignedDuration::try_from(keep).unwrap_or(jiff::SignedDuration::MAX);
+        let Ok(before) = Timestamp::now().checked_sub(age) else {
+            continue;
+        };
+        if let Err(error) = journal::prune(&runtime.db, Bound::OlderThan(before)).await {
+            tracing::error!(%error, "the journal could not be pruned");
+        }
+    }
+}
+
+/// Starts the supervisor and ends what an earlier daemon left running.
+async fn supervise(
+    observer: Arc<TurnObserver>,
+    home: &Home,
+) -> Result<Supervisor<TurnObserver>, StartError> {
+    let failed = |error: &dyn std::fmt::Display| StartError::Supervisor(error.to_string());
+    let options = SupervisorOptions {
+        ledger: home.instances_dir().join("ledger"),
+        short_dir: None,
+        cgroups: CgroupUse::WherePossible,
+    };
+    let supervisor = Supervisor::new(options, observer).map_err(|error| failed(&error))?;
+    let swept = supervisor.sweep().await.map_err(|error| failed(&error))?;
+    tracing::debug!(?swept, "processes of an earlier daemon");
+    Ok(supervisor)
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| StartError::Listen { address, source })
+}
+
+fn local_address(listener: &TcpListener, address: SocketAddr) -> Result<SocketAddr, StartError> {
+    listener
+        .local_addr()
+        .map_err(|source| StartError::Listen { address, source })
+}
+
+/// Binds a socket in a folder that only the user can enter.
+async fn bind_private(path: &Path) -> Result<UnixListener, StartError> {
+    use std::os::unix::fs::DirBuilderExt;
+    if let Some(folder) = path.parent() {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|source| StartError::Io {
+                path: folder.to_owned(),
+                source,
+            })?;
+    }
+    Ok(unix::bind(path).await?)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), StartError> {
+    write_atomically(path, bytes, 0o600).map_err(|source| StartError::Io {
+        path: path.to_owned(),
+        source,
+    })
+}

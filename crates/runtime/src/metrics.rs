@@ -1,0 +1,111 @@
+//! Prometheus metrics: typed handles, one registry.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// What the daemon counts.
+pub struct Metrics {
+    registry: Registry,
+    /// Turns that ended, by their finish reason.
+    turns_ended: Family<[(&'static str, String); 1], Counter>,
+    /// Open control connections.
+    pub control_connections: Gauge,
+    /// Clients that were cut off for breaking a rule or a limit.
+    pub control_cut: Counter,
+    /// Turns that run.
+    pub turns_running: Gauge,
+    /// Messages that wait.
+    pub messages_queued: Gauge,
+    /// Open sessions.
+    pub sessions_open: Gauge,
+    /// Questions that wait for an answer.
+    pub asks_pending: Gauge,
+    /// Approvals that wait for an answer.
+    pub approvals_pending: Gauge,
+    /// Agent processes that are alive.
+    pub agent_processes: Gauge,
+    /// The newest journal number.
+    pub journal_seq: Gauge,
+    /// Size of the database file.
+    pub journal_bytes: Gauge,
+    /// Occurrences of schedules that were started.
+    pub cron_started: Counter,
+    /// Seconds since the daemon started.
+    pub uptime_seconds: Gauge,
+}
+
+impl Metrics {
+    /// Registers everything.
+    pub fn new(version: &str) -> Arc<Self> {
+        let mut registry = Registry::with_prefix("quintet");
+        let mut counter = |name: &str, help: &str| {
+            let metric = Counter::default();
+            registry.register(name, help, metric.clone());
+            metric
+        };
+        let control_cut = counter(
+            "control_cut",
+            "Clients cut off for breaking a rule or a limit",
+        );
+        let cron_started = counter("cron_started", "Occurrences of schedules that were started");
+        let mut gauge = |name: &str, help: &str| {
+            let metric = Gauge::default();
+            registry.register(name, help, metric.clone());
+            metric
+        };
+        let this = Self {
+            turns_ended: Family::default(),
+            control_cut,
+            cron_started,
+            control_connections: gauge("control_connections", "Open control connections"),
+            turns_running: gauge("turns_running", "Turns that run"),
+            messages_queued: gauge("messages_queued", "Messages that wait"),
+            sessions_open: gauge("sessions_open", "Open sessions"),
+            asks_pending: gauge("asks_pending", "Questions that wait for an answer"),
+            approvals_pending: gauge("approvals_pending", "Approvals that wait for an answer"),
+            agent_processes: gauge("agent_processes", "Agent processes that are alive"),
+            journal_seq: gauge("journal_seq", "The newest journal number"),
+            journal_bytes: gauge("journal_bytes", "Size of the database file in bytes"),
+            uptime_seconds: gauge("uptime_seconds", "Seconds since the daemon started"),
+            registry: Registry::default(),
+        };
+        registry.register(
+            "build",
+            "The running version",
+            prometheus_client::metrics::info::Info::new(vec![("version", version.to_owned())]),
+        );
+        registry.register(
+            "turns_ended",
+            "Turns that ended, by their finish reason",
+            this.turns_ended.clone(),
+        );
+        Arc::new(Self { registry, ..this })
+    }
+
+    /// Counts the end of a turn.
+    pub fn turn_ended(&self, finish_reason: &str) {
+        // A word of the agent's own making would be a label without a bound.
+        let known = ["end_turn", "max_tokens", "cancelled", "error", "budget"];
+        let label = if known.contains(&finish_reason) {
+            finish_reason
+        } else {
+            "other"
+        };
+        self.turns_ended
+            .get_or_create(&[("finish_reason", label.to_owned())])
+            .inc();
+    }
+
+    /// The text that a scraper reads.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String has no error to report.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}

@@ -1,0 +1,166 @@
+//! Taking a message in: which session it is for, and into its queue.
+
+use std::path::Path;
+
+use quintet_control::wire::{SendMsg, StreamMsg};
+
+use crate::daemon::Runtime;
+use crate::refusal::Refusal;
+use crate::sessions::messages::{self, Message, Purpose};
+use crate::sessions::{self, DEFAULT_SENDER, Export, NewSession, Session};
+
+/// The largest exported session that is read.
+const MAX_EXPORT: u64 = 64 << 20;
+
+/// The one request that `send` and `stream` share.
+pub(super) fn as_send(request: StreamMsg) -> SendMsg {
+    SendMsg {
+        agent: request.agent,
+        content: request.content,
+        session: request.session,
+        sender: request.sender,
+        cwd: request.cwd,
+        new_chat: request.new_chat,
+        resume_file: request.resume_file,
+        worker: request.worker,
+    }
+}
+
+impl Runtime {
+    /// Chooses or makes the session, queues the message, wakes whoever works on it.
+    pub(super) async fn accept(&self, request: SendMsg) -> Result<Message, Refusal> {
+        if request.content.trim().is_empty() {
+            return Err(Refusal::Bad("the message is empty".into()));
+        }
+        let sender = request
+            .sender
+            .filter(|sender| !sender.is_empty())
+            .unwrap_or_else(|| DEFAULT_SENDER.to_owned());
+        let message = if let Some(id) = request.session {
+            let content = request.content;
+            self.db
+                .write(move |tx| {
+                    let session = sessions::open(tx.sql(), id)?;
+                    messages::enqueue(tx, &session, &sender, &content, Purpose::Message)
+                })
+                .await?
+        } else {
+            let exported = match &request.resume_file {
+                Some(file) => Some(read_export(file).await?),
+                None => None,
+            };
+            let agent = match (request.agent.as_str(), &exported) {
+                ("", Some(exported)) => exported.agent.clone(),
+                ("", None) => self.coordinator.instances().default_agent().to_owned(),
+                (name, _) => name.to_owned(),
+            };
+            self.require_agent(&agent)?;
+            let new = NewSession {
+                agent,
+                sender,
+                folder: request.cwd.filter(|folder| is_readable_folder(folder)),
+                worker: request.worker.unwrap_or_default(),
+            };
+            self.accept_anew(new, exported, request.new_chat, request.content)
+                .await?
+        };
+        self.coordinator.wake(message.session);
+        Ok(message)
+    }
+
+    /// The message for a session that the request does not name.
+    async fn accept_anew(
+        &self,
+        new: NewSession,
+        exported: Option<Export>,
+        new_chat: bool,
+        content: String,
+    ) -> Result<Message, Refusal> {
+        let instances = self.coordinator.instances().clone();
+        let own_folder =
+            move |session: &Session| instances.own_folder(session).display().to_string();
+        let Some(exported) = exported else {
+            return self
+                .db
+                .write(move |tx| {
+                    let sender = new.sender.clone();
+                    let found = if new_chat {
+                        None
+                    } else {
+                        sessions::newest(tx.sql(), &new.agent, &sender)?
+                    };
+                    let session = match found {
+                        Some(session) => session,
+                        None => sessions::create(tx, new, own_folder)?,
+                    };
+                    messages::enqueue(tx, &session, &sender, &content, Purpose::Message)
+                })
+                .await;
+        };
+        let (sender, state) = (new.sender.clone(), exported.state.clone());
+        let session = self
+            .db
+            .write(move |tx| sessions::import(tx, &exported, new, own_folder))
+            .await?;
+        if !state.is_null() {
+            self.coordinator.replace_state(&session, state).await?;
+        }
+        self.db
+            .write(move |tx| messages::enqueue(tx, &session, &sender, &content, Purpose::Message))
+            .await
+    }
+
+    /// Queues the message of the last turn again, if that failed.
+    pub(super) async fn retry(&self, session: u64) -> Result<Message, Refusal> {
+        let message = self
+            .db
+            .write(move |tx| {
+                let found = sessions::open(tx.sql(), session)?;
+                let last = messages::last_failed(tx.sql(), session)?.ok_or_else(|| {
+                    Refusal::Conflict(format!("the last turn of session {session} did not fail"))
+                })?;
+                messages::enqueue(tx, &found, &last.sender, &last.text, last.purpose)
+            })
+            .await?;
+        self.coordinator.wake(session);
+        Ok(message)
+    }
+
+    fn require_agent(&self, agent: &str) -> Result<(), Refusal> {
+        if self.coordinator.instances().knows(agent) {
+            return Ok(());
+        }
+        let names: Vec<String> = self
+            .coordinator
+            .instances()
+            .list()
+            .into_iter()
+            .map(|agent| agent.name)
+            .collect();
+        Err(Refusal::NotFound(format!(
+            "agent {agent:?} not found; there are: {}",
+            names.join(", ")
+        )))
+    }
+}
+
+/// An exported session: the text itself, or the path of a file with it.
+async fn read_export(file: &str) -> Result<Export, Refusal> {
+    if file.trim_start().starts_with('{') {
+        return Export::parse(file);
+    }
+    let unreadable = |error: std::io::Error| Refusal::Bad(format!("resume_file {file}: {error}"));
+    let size = tokio::fs::metadata(file).await.map_err(unreadable)?.len();
+    if size > MAX_EXPORT {
+        return Err(Refusal::Bad(format!(
+            "resume_file {file} has {size} bytes; an exported session has at most {MAX_EXPORT}"
+        )));
+    }
+    let text = tokio::fs::read_to_string(file).await.map_err(unreadable)?;
+    Export::parse(&text)
+}
+
+fn is_readable_folder(folder: &str) -> bool {
+    let folder = Path::new(folder);
+    folder.is_absolute() && std::fs::read_dir(folder).is_ok()
+}

@@ -1,0 +1,359 @@
+//! The control plane's requests, served.
+//!
+//! Each request is a few calls into the parts that own the work; what is
+//! streamed is read from the journal.
+
+mod compaction;
+mod crons;
+mod intake;
+mod lists;
+mod logs;
+mod streams;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::Stream;
+use quintet_control::wire::{
+    Accepted, AgentEventMsg, AgentList, AgentLogsMsg, AgentRestartMsg, AgentsMsg,
+    AnswerApprovalMsg, ApprovalList, ApprovalScope, ApprovalsMsg, AskList, AsksMsg, AttachMsg,
+    CancelMsg, ClientHello, CompactMsg, CompactSummary, CompactUndoMsg, Config, CreateCronMsg,
+    CronInfo, CronList, CronRunList, CronRunsMsg, DeleteCronMsg, EventsMsg, ExportSessionMsg,
+    GetConfigMsg, GetStatsMsg, JournalEvent, JournalPruneMsg, JournalPruned, JournalReport,
+    JournalReportMsg, KillMsg, ListCronsMsg, LogLine, PingMsg, Pong, QueueEditMsg, QueueList,
+    QueueListMsg, QueueRemoveMsg, ReloadMsg, ReplyToAskMsg, RetryMsg, SendMsg, SendResponse,
+    ServerHello, SessionExport, SessionList, SessionsMsg, SetConfigMsg, SetTitleMsg, Stats,
+    SteerMsg, StreamEvent, StreamMsg, SubscribeEventsMsg,
+};
+use quintet_control::{
+    Answer, Closed, PROTOCOL_VERSION, Peer, RAW_ELEMENTS, Server, ServerError, Service,
+};
+use serde_json::json;
+
+use crate::daemon::Runtime;
+use crate::journal::{Entry, Kind};
+use crate::refusal::Refusal;
+use crate::sessions::approvals::{Decision, Scope};
+use crate::sessions::{self, messages};
+use crate::stream::Raw;
+
+/// Who answers and sends for the terminal's commands, in the journal.
+const LOCAL_PERSON: &str = "user";
+
+impl From<Refusal> for ServerError {
+    fn from(refusal: Refusal) -> Self {
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::Bad(_) => Self::bad_request(message),
+            Refusal::NotFound(_) => Self::not_found(message),
+            Refusal::Conflict(_) => Self::conflict(message),
+            Refusal::OverLimit(_) => Self::over_limit(message),
+            Refusal::Store(_) | Refusal::Internal(_) => Self::internal(message),
+        }
+    }
+}
+
+/// Accepts control connections for the daemon.
+pub(crate) struct ControlService {
+    runtime: Arc<Runtime>,
+}
+
+impl ControlService {
+    pub(crate) fn new(runtime: Arc<Runtime>) -> Self {
+        Self { runtime }
+    }
+}
+
+impl Service for ControlService {
+    type Server = Connection;
+
+    fn connected(&self, _peer: &Peer) -> Arc<Connection> {
+        self.runtime.metrics.control_connections.inc();
+        Arc::new(Connection {
+            runtime: self.runtime.clone(),
+            wants_raw: AtomicBool::new(false),
+        })
+    }
+
+    fn authorizes(&self, token: &str) -> bool {
+        quintet_control::tokens_match(token, &self.runtime.control_token)
+    }
+
+    fn closed(&self, peer: &Peer, reason: Closed) {
+        if !matches!(reason, Closed::ForeignUser { .. }) {
+            self.runtime.metrics.control_connections.dec();
+        }
+        if !reason.is_clients_fault() {
+            tracing::debug!(%peer, %reason, "control connection closed");
+            return;
+        }
+        self.runtime.metrics.control_cut.inc();
+        tracing::warn!(%peer, %reason, "control client cut off");
+        let data = json!({ "client": peer.to_string(), "reason": reason.to_string() });
+        let db = self.runtime.db.clone();
+        self.runtime.tasks.spawn(async move {
+            if let Err(error) = db.append(vec![Entry::new(Kind::ClientCut, &data)]).await {
+                tracing::error!(%error, "a cut client could not be recorded");
+            }
+        });
+    }
+
+    fn accept_failed(&self, error: &std::io::Error) {
+        tracing::error!(%error, "the system refuses to accept control connections");
+    }
+}
+
+/// One control connection.
+pub(crate) struct Connection {
+    runtime: Arc<Runtime>,
+    wants_raw: AtomicBool,
+}
+
+impl Connection {
+    fn raw(&self) -> Raw {
+        if self.wants_raw.load(Ordering::Relaxed) {
+            Raw::Show
+        } else {
+            Raw::Hide
+        }
+    }
+}
+
+impl Server for Connection {
+    async fn hello(&self, request: ClientHello) -> Answer<ServerHello> {
+        let raw = request.capabilities.iter().any(|name| name == RAW_ELEMENTS);
+        self.wants_raw.store(raw, Ordering::Relaxed);
+        Ok(ServerHello {
+            version: PROTOCOL_VERSION,
+            capabilities: vec![RAW_ELEMENTS.to_owned()],
+            server: format!("quintet {}", self.runtime.version),
+        })
+    }
+
+    async fn send(&self, request: SendMsg) -> Answer<SendResponse> {
+        let message = self.runtime.accept(request).await?;
+        Ok(self.runtime.answer_of(&message).await?)
+    }
+
+    fn stream(&self, request: StreamMsg) -> impl Stream<Item = Answer<StreamEvent>> + Send {
+        let raw = self.raw();
+        async_stream::stream! {
+            match self.runtime.accept(intake::as_send(request)).await {
+                Ok(message) => {
+                    for await event in self.runtime.turn_events(&message, raw) {
+                        yield event;
+                    }
+                }
+                Err(refusal) => yield Err(refusal.into()),
+            }
+        }
+    }
+
+    async fn ping(&self, _: PingMsg) -> Answer<Pong> {
+        Ok(Pong {})
+    }
+
+    async fn sessions(&self, _: SessionsMsg) -> Answer<SessionList> {
+        Ok(self.runtime.list_sessions().await?)
+    }
+
+    async fn kill(&self, request: KillMsg) -> Answer<Pong> {
+        self.runtime
+            .coordinator
+            .kill(request.session, LOCAL_PERSON)
+            .await?;
+        Ok(Pong {})
+    }
+
+    async fn get_config(&self, _: GetConfigMsg) -> Answer<Config> {
+        Ok(Config {
+            config: self.runtime.config.to_json().to_string(),
+        })
+    }
+
+    async fn set_config(&self, request: SetConfigMsg) -> Answer<Pong> {
+        self.runtime
+            .change_config(move |config| config.set(&request.config))
+            .await?;
+        Ok(Pong {})
+    }
+
+    async fn reload(&self, _: ReloadMsg) -> Answer<Pong> {
+        self.runtime.change_config(|config| config.reload()).await?;
+        Ok(Pong {})
+    }
+
+    fn subscribe_events(
+        &self,
+        request: SubscribeEventsMsg,
+    ) -> impl Stream<Item = Answer<AgentEventMsg>> + Send {
+        self.runtime.agent_events(request)
+    }
+
+    async fn reply_to_ask(&self, request: ReplyToAskMsg) -> Answer<Pong> {
+        self.runtime
+            .coordinator
+            .reply(request.session, request.content, LOCAL_PERSON.to_owned())
+            .await?;
+        Ok(Pong {})
+    }
+
+    async fn get_stats(&self, _: GetStatsMsg) -> Answer<Stats> {
+        Ok(self.runtime.stats().await?)
+    }
+
+    async fn create_cron(&self, request: CreateCronMsg) -> Answer<CronInfo> {
+        Ok(self.runtime.create_cron(request).await?)
+    }
+
+    async fn delete_cron(&self, request: DeleteCronMsg) -> Answer<Pong> {
+        self.runtime.delete_cron(request.id).await?;
+        Ok(Pong {})
+    }
+
+    async fn list_crons(&self, _: ListCronsMsg) -> Answer<CronList> {
+        Ok(self.runtime.list_crons().await?)
+    }
+
+    async fn compact(&self, request: CompactMsg) -> Answer<CompactSummary> {
+        let summary = self.runtime.compact(request.session).await?;
+        Ok(CompactSummary { summary })
+    }
+
+    async fn steer(&self, request: SteerMsg) -> Answer<Accepted> {
+        let seq = self
+            .runtime
+            .coordinator
+            .steer(request.session, request.content, LOCAL_PERSON.to_owned())
+            .await?;
+        Ok(Accepted { seq })
+    }
+
+    async fn cancel(&self, request: CancelMsg) -> Answer<Accepted> {
+        let seq = self
+            .runtime
+            .coordinator
+            .cancel(request.session, LOCAL_PERSON.to_owned())
+            .await?;
+        Ok(Accepted { seq })
+    }
+
+    fn retry(&self, request: RetryMsg) -> impl Stream<Item = Answer<StreamEvent>> + Send {
+        let raw = self.raw();
+        async_stream::stream! {
+            match self.runtime.retry(request.session).await {
+                Ok(message) => {
+                    for await event in self.runtime.turn_events(&message, raw) {
+                        yield event;
+                    }
+                }
+                Err(refusal) => yield Err(refusal.into()),
+            }
+        }
+    }
+
+    fn attach(&self, request: AttachMsg) -> impl Stream<Item = Answer<StreamEvent>> + Send {
+        self.runtime.attached_events(request, self.raw())
+    }
+
+    fn events(&self, request: EventsMsg) -> impl Stream<Item = Answer<JournalEvent>> + Send {
+        self.runtime.journal_events(request)
+    }
+
+    async fn journal_report(&self, _: JournalReportMsg) -> Answer<JournalReport> {
+        Ok(self.runtime.journal_report().await?)
+    }
+
+    async fn journal_prune(&self, request: JournalPruneMsg) -> Answer<JournalPruned> {
+        Ok(self.runtime.journal_prune(request).await?)
+    }
+
+    async fn queue_list(&self, request: QueueListMsg) -> Answer<QueueList> {
+        Ok(self.runtime.list_queue(request.session).await?)
+    }
+
+    async fn queue_edit(&self, request: QueueEditMsg) -> Answer<Accepted> {
+        let seq = self
+            .runtime
+            .db
+            .write(move |tx| messages::edit(tx, request.id, &request.content))
+            .await?;
+        Ok(Accepted { seq })
+    }
+
+    async fn queue_remove(&self, request: QueueRemoveMsg) -> Answer<Accepted> {
+        let seq = self
+            .runtime
+            .db
+            .write(move |tx| messages::remove(tx, request.id, "somebody removed it"))
+            .await?;
+        Ok(Accepted { seq })
+    }
+
+    async fn asks(&self, _: AsksMsg) -> Answer<AskList> {
+        Ok(self.runtime.list_asks().await?)
+    }
+
+    async fn approvals(&self, _: ApprovalsMsg) -> Answer<ApprovalList> {
+        Ok(self.runtime.list_approvals().await?)
+    }
+
+    async fn answer_approval(&self, request: AnswerApprovalMsg) -> Answer<Accepted> {
+        let scope = match request.scope() {
+            ApprovalScope::Once => Scope::Once,
+            ApprovalScope::Session => Scope::Session,
+            ApprovalScope::Rule => {
+                return Err(ServerError::bad_request(
+                    "a rule is written into [policy] of config.toml; answer with once or session",
+                ));
+            }
+        };
+        let decision = Decision {
+            approved: request.approved,
+            scope,
+            note: request.reason,
+            by: LOCAL_PERSON.to_owned(),
+        };
+        let seq = self
+            .runtime
+            .coordinator
+            .decide(request.id, decision)
+            .await?;
+        Ok(Accepted { seq })
+    }
+
+    async fn set_title(&self, request: SetTitleMsg) -> Answer<Accepted> {
+        let seq = self
+            .runtime
+            .db
+            .write(move |tx| sessions::set_title(tx, request.session, &request.title))
+            .await?;
+        Ok(Accepted { seq })
+    }
+
+    async fn export_session(&self, request: ExportSessionMsg) -> Answer<SessionExport> {
+        Ok(self.runtime.export_session(request.session).await?)
+    }
+
+    async fn compact_undo(&self, request: CompactUndoMsg) -> Answer<Accepted> {
+        let seq = self.runtime.undo_compaction(request.session).await?;
+        Ok(Accepted { seq })
+    }
+
+    async fn cron_runs(&self, request: CronRunsMsg) -> Answer<CronRunList> {
+        Ok(self.runtime.list_cron_runs(request.cron).await?)
+    }
+
+    async fn agents(&self, _: AgentsMsg) -> Answer<AgentList> {
+        Ok(self.runtime.list_agents())
+    }
+
+    fn agent_logs(&self, request: AgentLogsMsg) -> impl Stream<Item = Answer<LogLine>> + Send {
+        self.runtime.agent_logs(&request)
+    }
+
+    async fn agent_restart(&self, request: AgentRestartMsg) -> Answer<Accepted> {
+        let seq = self.runtime.restart_agent(&request.agent_id).await?;
+        Ok(Accepted { seq })
+    }
+}

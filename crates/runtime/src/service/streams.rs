@@ -1,0 +1,242 @@
+//! What clients read: turns, sessions and the journal, each a cursor.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+
+use async_stream::stream;
+use futures_util::Stream;
+use quintet_control::Answer;
+use quintet_control::wire::{
+    AgentEventMsg, AttachMsg, EventsMsg, JournalEvent, SendResponse, StreamEvent,
+    SubscribeEventsMsg, stream_event::Event,
+};
+
+use crate::daemon::Runtime;
+use crate::journal::{Filter, Reader};
+use crate::refusal::Refusal;
+use crate::sessions::messages::{self, Message};
+use crate::sessions::{self, usage};
+use crate::stream::{self, Raw};
+
+/// The longest answer of `send`; what is beyond it is in the journal.
+const MAX_ANSWER: usize = 15 << 20;
+
+impl Runtime {
+    /// The events of one turn, from the message's arrival to its end.
+    pub(super) fn turn_events(
+        &self,
+        message: &Message,
+        raw: Raw,
+    ) -> impl Stream<Item = Answer<StreamEvent>> + Send + use<> {
+        let filter = Filter::turn(message.session, message.id);
+        follow_turn(Reader::new(&self.db, filter, message.first_seq), raw)
+    }
+
+    /// Waits for a turn's end and gathers its text.
+    pub(super) async fn answer_of(&self, message: &Message) -> Result<SendResponse, Refusal> {
+        let filter = Filter::turn(message.session, message.id);
+        let mut reader = Reader::new(&self.db, filter, message.first_seq);
+        let mut content = String::new();
+        loop {
+            let rows = reader.follow().await?;
+            if rows.is_empty() {
+                return Err(Refusal::Internal("the daemon is stopping".into()));
+            }
+            for row in rows {
+                if let Some(text) = stream::answer_text(&row) {
+                    let room = MAX_ANSWER.saturating_sub(content.len());
+                    content.push_str(&text[..text.floor_char_boundary(room)]);
+                    continue;
+                }
+                let Some(end) = stream::end_of_turn(&row) else {
+                    continue;
+                };
+                if !end.error.is_empty() {
+                    return Err(match end.code {
+                        Some(400) => Refusal::Bad(end.error),
+                        Some(409) => Refusal::Conflict(end.error),
+                        Some(429) => Refusal::OverLimit(end.error),
+                        _ => Refusal::Internal(end.error),
+                    });
+                }
+                let turn = message.id;
+                let cost = self.db.read(move |db| usage::of_turn(db, turn)).await?;
+                return Ok(SendResponse {
+                    agent: end.agent,
+                    content,
+                    session: message.session,
+                    seq: Some(row.seq),
+                    cost: cost.to_string(),
+                });
+            }
+        }
+    }
+
+    /// A session's events from a cursor to the end of the turn that runs.
+    pub(super) fn attached_events(
+        &self,
+        request: AttachMsg,
+        raw: Raw,
+    ) -> impl Stream<Item = Answer<StreamEvent>> + Send + use<> {
+        let db = self.db.clone();
+        stream! {
+            let session = request.session;
+            let found = db
+                .read(move |db| {
+                    sessions::find(db, session)?.ok_or_else(|| Refusal::no_session(session))?;
+                    let running = messages::running(db, session)?;
+                    let waiting = messages::next(db, session)?;
+                    let first = match running {
+                        Some(turn) => messages::first_seq(db, turn)?,
+                        None => None,
+                    };
+                    Ok::<_, Refusal>((running.is_some() || waiting.is_some(), first))
+                })
+                .await;
+            let (busy, first) = match found {
+                Ok(found) => found,
+                Err(refusal) => {
+                    yield Err(refusal.into());
+                    return;
+                }
+            };
+            let after = match (request.after_seq, first) {
+                (Some(after), _) => after,
+                (None, Some(first)) => first,
+                (None, None) => return,
+            };
+            let mut reader = Reader::new(&db, Filter::session(session), after);
+            loop {
+                let rows = match if busy { reader.follow().await } else { reader.next_batch().await } {
+                    Ok(rows) if rows.is_empty() => return,
+                    Ok(rows) => rows,
+                    Err(error) => {
+                        yield Err(Refusal::from(error).into());
+                        return;
+                    }
+                };
+                for row in rows {
+                    if let Some(event) = stream::stream_event(&row, raw) {
+                        let ended = matches!(event.event, Some(Event::End(_)));
+                        yield Ok(event);
+                        if ended {
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Journal rows from a cursor.
+    pub(super) fn journal_events(
+        &self,
+        request: EventsMsg,
+    ) -> impl Stream<Item = Answer<JournalEvent>> + Send + use<> {
+        let db = self.db.clone();
+        stream! {
+            if let Some(session) = request.session {
+                let known = db.read(move |db| sessions::find(db, session)).await;
+                match known {
+                    Ok(Some(_)) => {}
+                    Ok(None) => {
+                        yield Err(Refusal::no_session(session).into());
+                        return;
+                    }
+                    Err(error) => {
+                        yield Err(Refusal::from(error).into());
+                        return;
+                    }
+                }
+            }
+            let after = match (request.after_seq, request.follow) {
+                (Some(after), _) => after,
+                (None, true) => db.tail().head(),
+                (None, false) => 0,
+            };
+            let filter = Filter { session: request.session, turn: None };
+            let mut reader = Reader::new(&db, filter, after);
+            loop {
+                let rows = if request.follow {
+                    reader.follow().await
+                } else {
+                    reader.next_batch().await
+                };
+                match rows {
+                    Ok(rows) if rows.is_empty() => return,
+                    Ok(rows) => {
+                        for row in rows {
+                            yield Ok(stream::journal_event(&row));
+                        }
+                    }
+                    Err(error) => {
+                        yield Err(Refusal::from(error).into());
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What agents do, for monitors.
+    pub(super) fn agent_events(
+        &self,
+        request: SubscribeEventsMsg,
+    ) -> impl Stream<Item = Answer<AgentEventMsg>> + Send + use<> {
+        let db = self.db.clone();
+        stream! {
+            let after = request.after_seq.unwrap_or_else(|| db.tail().head());
+            let filter = Filter { session: request.session, turn: None };
+            let mut reader = Reader::new(&db, filter, after);
+            let mut agents: HashMap<u64, String> = HashMap::new();
+            loop {
+                let rows = match reader.follow().await {
+                    Ok(rows) if rows.is_empty() => return,
+                    Ok(rows) => rows,
+                    Err(error) => {
+                        yield Err(Refusal::from(error).into());
+                        return;
+                    }
+                };
+                for row in rows {
+                    let Some(session) = row.session else { continue };
+                    let agent = match agents.entry(session) {
+                        Slot::Occupied(known) => known.into_mut(),
+                        Slot::Vacant(slot) => {
+                            let found = db.read(move |db| sessions::find(db, session)).await;
+                            let agent = found.ok().flatten().map(|session| session.agent);
+                            slot.insert(agent.unwrap_or_default())
+                        }
+                    };
+                    if let Some(event) = stream::agent_event(&row, agent) {
+                        yield Ok(event);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn follow_turn(mut reader: Reader, raw: Raw) -> impl Stream<Item = Answer<StreamEvent>> + Send {
+    stream! {
+        loop {
+            let rows = match reader.follow().await {
+                Ok(rows) if rows.is_empty() => return,
+                Ok(rows) => rows,
+                Err(error) => {
+                    yield Err(Refusal::from(error).into());
+                    return;
+                }
+            };
+            for row in rows {
+                if let Some(event) = stream::stream_event(&row, raw) {
+                    let ended = matches!(event.event, Some(Event::End(_)));
+                    yield Ok(event);
+                    if ended {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}

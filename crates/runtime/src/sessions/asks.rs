@@ -1,0 +1,166 @@
+//! Questions to the person: durable, answered once.
+
+use quintet_agent::proto::message::{AskOutcome, Question};
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
+use serde_json::json;
+
+use crate::journal::{Entry, Kind};
+use crate::refusal::Refusal;
+use crate::store::{StoreError, WriteTx};
+
+/// A question that waits for an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// Its number.
+    pub id: u64,
+    /// The session that it was asked in.
+    pub session: u64,
+    /// The turn that waits for it.
+    pub turn: u64,
+    /// The agent's own name for it.
+    pub key: String,
+    /// What is asked.
+    pub questions: Vec<Question>,
+    /// Microseconds since 1970.
+    pub at: i64,
+}
+
+impl Ask {
+    fn from_sql(row: &SqlRow<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get::<_, i64>(0)?.cast_unsigned(),
+            session: row.get::<_, i64>(1)?.cast_unsigned(),
+            turn: row.get::<_, i64>(2)?.cast_unsigned(),
+            key: row.get(3)?,
+            questions: serde_json::from_str(row.get_ref(4)?.as_str()?).unwrap_or_default(),
+            at: row.get(5)?,
+        })
+    }
+}
+
+/// Records a question of a running turn.
+pub fn open(
+    tx: &mut WriteTx<'_>,
+    session: u64,
+    turn: u64,
+    key: &str,
+    questions: &[Question],
+) -> Result<u64, StoreError> {
+    let now = tx.now();
+    let text = serde_json::to_string(questions).unwrap_or_default();
+    tx.sql()
+        .prepare_cached(
+            "INSERT INTO asks (session, turn, key, questions, at, state)
+             VALUES (?, ?, ?, ?, ?, 'pending')",
+        )?
+        .execute((session.cast_signed(), turn.cast_signed(), key, text, now))?;
+    let id = tx.sql().last_insert_rowid().cast_unsigned();
+    let data = json!({ "ask": id, "questions": questions });
+    tx.append(Entry::new(Kind::AskUser, &data).in_turn(session, turn))?;
+    Ok(id)
+}
+
+/// Every question that waits, or those of one session; oldest first.
+pub fn pending(connection: &Connection, session: Option<u64>) -> Result<Vec<Ask>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT id, session, turn, key, questions, at FROM asks
+         WHERE state = 'pending' AND (?1 IS NULL OR session = ?1) ORDER BY id",
+    )?;
+    let rows = statement.query_map([session.map(u64::cast_signed)], Ask::from_sql)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Answers the oldest question that waits in a session. The first answer wins.
+pub fn answer(
+    tx: &mut WriteTx<'_>,
+    session: u64,
+    content: &str,
+    by: &str,
+) -> Result<(Ask, AskOutcome), Refusal> {
+    let Some(ask) = pending(tx.sql(), Some(session))?.into_iter().next() else {
+        return Err(nothing_pending(tx.sql(), session)?);
+    };
+    let outcome = AskOutcome::Answered {
+        answers: split_answer(&ask.questions, content),
+    };
+    tx.sql()
+        .prepare_cached("UPDATE asks SET state = 'answered', answer = ?, by = ? WHERE id = ?")?
+        .execute((content, by, ask.id.cast_signed()))?;
+    let data = json!({ "ask": ask.id, "answer": content, "by": by });
+    tx.append(Entry::new(Kind::AskAnswered, &data).in_turn(ask.session, ask.turn))?;
+    Ok((ask, outcome))
+}
+
+/// Withdraws what a turn still asks, because it is over.
+pub fn withdraw(tx: &mut WriteTx<'_>, turn: u64) -> Result<(), StoreError> {
+    let pending: Vec<(i64, i64)> = tx
+        .sql()
+        .prepare_cached("SELECT id, session FROM asks WHERE turn = ? AND state = 'pending'")?
+        .query_map([turn.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    for (id, session) in pending {
+        tx.sql()
+            .prepare_cached("UPDATE asks SET state = 'withdrawn' WHERE id = ?")?
+            .execute([id])?;
+        let entry = Entry::new(Kind::AskWithdrawn, &json!({ "ask": id }));
+        tx.append(entry.in_turn(session.cast_unsigned(), turn))?;
+    }
+    Ok(())
+}
+
+fn nothing_pending(connection: &Connection, session: u64) -> Result<Refusal, StoreError> {
+    let last: Option<Option<String>> = connection
+        .prepare_cached(
+            "SELECT by FROM asks WHERE session = ? AND state = 'answered' ORDER BY id DESC LIMIT 1",
+        )?
+        .query_row([session.cast_signed()], |row| row.get(0))
+        .optional()?;
+    Ok(Refusal::NotFound(match last.flatten() {
+        Some(by) => format!(
+            "no question is pending in session {session}; the last one was answered by {by}"
+        ),
+        None => format!("no question is pending in session {session}"),
+    }))
+}
+
+/// One answer for each question: a JSON list of lists or of texts as it is; else a line for each
+/// question where there are several, and the whole text where there is one.
+fn split_answer(questions: &[Question], content: &str) -> Vec<Vec<String>> {
+    if let Ok(lists) = serde_json::from_str::<Vec<Vec<String>>>(content) {
+        return lists;
+    }
+    if let Ok(texts) = serde_json::from_str::<Vec<String>>(content) {
+        return match questions {
+            [_] => vec![texts],
+            _ => texts.into_iter().map(|text| vec![text]).collect(),
+        };
+    }
+    if questions.len() < 2 {
+        return vec![vec![content.to_owned()]];
+    }
+    let mut lines = content.lines();
+    questions
+        .iter()
+        .map(|_| vec![lines.next().unwrap_or_default().trim().to_owned()])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_split_over_its_questions() {
+        let questions = |count| vec![Question::default(); count];
+        let split = |count, text| split_answer(&questions(count), text);
+        assert_eq!(split(1, "two\nlines"), [["two\nlines"]]);
+        assert_eq!(split(1, r#"["a","b"]"#), [["a", "b"]]);
+        assert_eq!(split(2, "a\n b "), [["a"], ["b"]]);
+        assert_eq!(split(2, r#"["a","b"]"#), [["a"], ["b"]]);
+        assert_eq!(split(2, "a"), [["a"], [""]]);
+        assert_eq!(
+            split(2, r#"[["a","c"],["b"]]"#),
+            [vec!["a", "c"], vec!["b"]]
+        );
+    }
+}

@@ -1,0 +1,308 @@
+//! The durable queue, and the life of a message: queued, running, then done, failed or removed.
+//!
+//! A message's id is its turn's id. Each change of state is one conditional
+//! update, so that of two that race exactly one happens: a turn ends once.
+
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{Session, approvals, asks, title_from_message, usage};
+use crate::journal::{Entry, Kind};
+use crate::refusal::Refusal;
+use crate::store::{StoreError, WriteTx};
+use quintet_agent::proto::usage::TokenUsage;
+
+/// Messages that may wait in one session.
+const MAX_QUEUED: u64 = 1000;
+
+/// What a message is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A person's, or a schedule's.
+    Message,
+    /// The daemon asks for a summary.
+    Compaction,
+}
+
+impl Purpose {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Message => "message",
+            Self::Compaction => "compaction",
+        }
+    }
+
+    fn from_name(name: &str) -> Self {
+        match name {
+            "compaction" => Self::Compaction,
+            _ => Self::Message,
+        }
+    }
+}
+
+/// A message as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its number, which is the turn's too.
+    pub id: u64,
+    /// The session it belongs to.
+    pub session: u64,
+    /// Who sent it.
+    pub sender: String,
+    /// What it says.
+    pub text: String,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// Microseconds since 1970.
+    pub at: i64,
+    /// The journal number of its arrival.
+    pub first_seq: u64,
+}
+
+const COLUMNS: &str = "id, session, sender, text, purpose, at, first_seq";
+
+impl Message {
+    fn from_sql(row: &SqlRow<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get::<_, i64>(0)?.cast_unsigned(),
+            session: row.get::<_, i64>(1)?.cast_unsigned(),
+            sender: row.get(2)?,
+            text: row.get(3)?,
+            purpose: Purpose::from_name(row.get_ref(4)?.as_str()?),
+            at: row.get(5)?,
+            first_seq: row.get::<_, Option<i64>>(6)?.map_or(0, i64::cast_unsigned),
+        })
+    }
+}
+
+/// Accepts a message into a session's queue.
+pub fn enqueue(
+    tx: &mut WriteTx<'_>,
+    session: &Session,
+    sender: &str,
+    text: &str,
+    purpose: Purpose,
+) -> Result<Message, Refusal> {
+    let waiting: i64 = tx
+        .sql()
+        .prepare_cached("SELECT count(*) FROM messages WHERE session = ? AND state = 'queued'")?
+        .query_row([session.id.cast_signed()], |row| row.get(0))?;
+    if waiting.cast_unsigned() >= MAX_QUEUED {
+        return Err(Refusal::OverLimit(format!(
+            "{MAX_QUEUED} messages wait in session {} already; remove some with `quintet queue rm`",
+            session.id
+        )));
+    }
+    let at = tx.now();
+    tx.sql()
+        .prepare_cached(
+            "INSERT INTO messages (session, sender, text, purpose, at, state)
+             VALUES (?, ?, ?, ?, ?, 'queued')",
+        )?
+        .execute((session.id.cast_signed(), sender, text, purpose.as_str(), at))?;
+    let id = tx.sql().last_insert_rowid().cast_unsigned();
+    let data = json!({
+        "id": id,
+        "sender": sender,
+        "text": text,
+        "purpose": purpose.as_str(),
+    });
+    let first_seq = tx.append(Entry::new(Kind::Message, &data).in_turn(session.id, id))?;
+    tx.sql()
+        .prepare_cached("UPDATE messages SET first_seq = ? WHERE id = ?")?
+        .execute((first_seq.cast_signed(), id.cast_signed()))?;
+    if purpose == Purpose::Message {
+        title_from_message(tx, session, text)?;
+    }
+    Ok(Message {
+        id,
+        session: session.id,
+        sender: sender.to_owned(),
+        text: text.to_owned(),
+        purpose,
+        at,
+        first_seq,
+    })
+}
+
+/// The messages that wait, oldest first.
+pub fn waiting(connection: &Connection, session: Option<u64>) -> Result<Vec<Message>, StoreError> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM messages
+         WHERE state = 'queued' AND (?1 IS NULL OR session = ?1) ORDER BY id"
+    ))?;
+    let rows = statement.query_map([session.map(u64::cast_signed)], Message::from_sql)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The message that a session takes next.
+pub fn next(connection: &Connection, session: u64) -> Result<Option<Message>, StoreError> {
+    Ok(connection
+        .prepare_cached(&format!(
+            "SELECT {COLUMNS} FROM messages
+             WHERE session = ? AND state = 'queued' ORDER BY id LIMIT 1"
+        ))?
+        .query_row([session.cast_signed()], Message::from_sql)
+        .optional()?)
+}
+
+/// The turn that runs in a session.
+pub fn running(connection: &Connection, session: u64) -> Result<Option<u64>, StoreError> {
+    Ok(connection
+        .prepare_cached("SELECT id FROM messages WHERE session = ? AND state = 'running'")?
+        .query_row([session.cast_signed()], |row| row.get::<_, i64>(0))
+        .optional()?
+        .map(i64::cast_unsigned))
+}
+
+/// The journal number of a message's arrival.
+pub fn first_seq(connection: &Connection, id: u64) -> Result<Option<u64>, StoreError> {
+    let seq: Option<Option<i64>> = connection
+        .prepare_cached("SELECT first_seq FROM messages WHERE id = ?")?
+        .query_row([id.cast_signed()], |row| row.get(0))
+        .optional()?;
+    Ok(seq.flatten().map(i64::cast_unsigned))
+}
+
+/// Turns that were running when the daemon went away.
+pub fn all_running(connection: &Connection) -> Result<Vec<u64>, StoreError> {
+    let mut statement =
+        connection.prepare_cached("SELECT id FROM messages WHERE state = 'running' ORDER BY id")?;
+    let rows = statement.query_map([], |row| row.get::<_, i64>(0))?;
+    rows.map(|id| Ok(id?.cast_unsigned())).collect()
+}
+
+/// Sessions in which a message waits.
+pub fn sessions_with_waiting(connection: &Connection) -> Result<Vec<u64>, StoreError> {
+    let mut statement = connection
+        .prepare_cached("SELECT DISTINCT session FROM messages WHERE state = 'queued'")?;
+    let rows = statement.query_map([], |row| row.get::<_, i64>(0))?;
+    rows.map(|id| Ok(id?.cast_unsigned())).collect()
+}
+
+/// Hands a waiting message to the agent; false when it no longer waits.
+pub fn begin(tx: &mut WriteTx<'_>, message: &Message, agent: &str) -> Result<bool, StoreError> {
+    if !move_on(tx, message.id, "queued", "running")? {
+        return Ok(false);
+    }
+    let data = json!({ "agent": agent, "sender": message.sender });
+    tx.append(Entry::new(Kind::TurnStarted, &data).in_turn(message.session, message.id))?;
+    Ok(true)
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct TurnOutcome {
+    /// `end_turn`, `max_tokens`, `cancelled`, `error`, `budget` or the agent's own word.
+    pub finish_reason: String,
+    /// A sentence, empty on success.
+    pub error: String,
+    /// The error's code, as on the control plane.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<u32>,
+    /// Whether sending the message again may help.
+    pub retryable: bool,
+    /// What the turn used.
+    pub usage: TokenUsage,
+}
+
+impl TurnOutcome {
+    /// A turn that did not end well.
+    pub fn failed(error: impl Into<String>, code: u32, retryable: bool) -> Self {
+        Self {
+            finish_reason: "error".into(),
+            error: error.into(),
+            code: Some(code),
+            retryable,
+            usage: TokenUsage::default(),
+        }
+    }
+}
+
+/// Ends a running turn, once: false when it is over already.
+pub fn end(tx: &mut WriteTx<'_>, turn: u64, outcome: &TurnOutcome) -> Result<bool, StoreError> {
+    let state = if outcome.error.is_empty() {
+        "done"
+    } else {
+        "failed"
+    };
+    if !move_on(tx, turn, "running", state)? {
+        return Ok(false);
+    }
+    let (session, agent): (i64, String) = tx
+        .sql()
+        .prepare_cached(
+            "SELECT messages.session, sessions.agent FROM messages
+             JOIN sessions ON sessions.id = messages.session WHERE messages.id = ?",
+        )?
+        .query_row([turn.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let session = session.cast_unsigned();
+    asks::withdraw(tx, turn)?;
+    approvals::withdraw(tx, turn)?;
+    usage::add(tx, turn, session, &agent, &outcome.usage)?;
+    let mut data = serde_json::to_value(outcome).unwrap_or_default();
+    data["agent"] = agent.into();
+    let seq = tx.append(Entry::new(Kind::TurnEnded, &data).in_turn(session, turn))?;
+    tx.sql()
+        .prepare_cached("UPDATE messages SET last_seq = ? WHERE id = ?")?
+        .execute((seq.cast_signed(), turn.cast_signed()))?;
+    Ok(true)
+}
+
+/// Changes a waiting message.
+pub fn edit(tx: &mut WriteTx<'_>, id: u64, text: &str) -> Result<u64, Refusal> {
+    let session = require_waiting(tx, id)?;
+    tx.sql()
+        .prepare_cached("UPDATE messages SET text = ? WHERE id = ?")?
+        .execute((text, id.cast_signed()))?;
+    let data = json!({ "id": id, "text": text });
+    Ok(tx.append(Entry::new(Kind::MessageEdited, &data).in_turn(session, id))?)
+}
+
+/// Takes a waiting message out of the queue; a stream that waits for it ends with `reason`.
+pub fn remove(tx: &mut WriteTx<'_>, id: u64, reason: &str) -> Result<u64, Refusal> {
+    let session = require_waiting(tx, id)?;
+    move_on(tx, id, "queued", "removed")?;
+    let data = json!({ "id": id, "reason": reason });
+    Ok(tx.append(Entry::new(Kind::MessageRemoved, &data).in_turn(session, id))?)
+}
+
+/// The last message of a session, if its turn failed: what a retry runs again.
+pub fn last_failed(connection: &Connection, session: u64) -> Result<Option<Message>, StoreError> {
+    let last = connection
+        .prepare_cached(&format!(
+            "SELECT {COLUMNS}, state FROM messages
+             WHERE session = ? AND state != 'removed' ORDER BY id DESC LIMIT 1"
+        ))?
+        .query_row([session.cast_signed()], |row| {
+            Ok((Message::from_sql(row)?, row.get::<_, String>(7)?))
+        })
+        .optional()?;
+    Ok(last.and_then(|(message, state)| (state == "failed").then_some(message)))
+}
+
+fn require_waiting(tx: &WriteTx<'_>, id: u64) -> Result<u64, Refusal> {
+    let found = tx
+        .sql()
+        .prepare_cached("SELECT session, state FROM messages WHERE id = ?")?
+        .query_row([id.cast_signed()], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
+        })
+        .optional()?;
+    match found {
+        Some((session, state)) if state == "queued" => Ok(session.cast_unsigned()),
+        Some((_, state)) => Err(Refusal::Conflict(format!(
+            "message {id} no longer waits: it is {state}"
+        ))),
+        None => Err(Refusal::NotFound(format!("message {id} not found"))),
+    }
+}
+
+fn move_on(tx: &WriteTx<'_>, id: u64, from: &str, to: &str) -> Result<bool, StoreError> {
+    let changed = tx
+        .sql()
+        .prepare_cached("UPDATE messages SET state = ? WHERE id = ? AND state = ?")?
+        .execute((to, id.cast_signed(), from))?;
+    Ok(changed == 1)
+}

@@ -1,0 +1,302 @@
+//! Agent instances: one for each session, described by the configuration.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quintet_agent::proto::message::AgentId;
+use quintet_agent::{
+    InstanceHandle, InstanceSpec, InstanceStatus, OpenError, ProcessLimits, Supervisor, Timings,
+};
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+
+use super::TurnObserver;
+use crate::config::{AgentConfig, AgentKind, AgentProgram, BuiltinAgent, Config};
+use crate::home::Home;
+use crate::refusal::Refusal;
+use crate::sessions::Session;
+
+/// The agents' processes, by session. Clones share them.
+#[derive(Clone)]
+pub struct Instances {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    supervisor: Supervisor<TurnObserver>,
+    config: watch::Receiver<Arc<Config>>,
+    home: Home,
+    program: PathBuf,
+    base_env: BTreeMap<String, String>,
+    /// The workspace of each instance that was opened. Held for look-ups only.
+    workspaces: Mutex<BTreeMap<AgentId, PathBuf>>,
+}
+
+/// An agent as a listing shows it.
+#[derive(Debug, Clone)]
+pub struct AgentListing {
+    /// Its name.
+    pub name: String,
+    /// `builtin`, `process` or `acp`.
+    pub kind: &'static str,
+    /// One line.
+    pub description: String,
+    /// Its instances that have been started since the daemon runs.
+    pub instances: Vec<(AgentId, InstanceStatus)>,
+}
+
+impl Instances {
+    pub(crate) fn new(
+        supervisor: Supervisor<TurnObserver>,
+        config: watch::Receiver<Arc<Config>>,
+        home: Home,
+        program: PathBuf,
+        base_env: BTreeMap<String, String>,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                supervisor,
+                config,
+                home,
+                program,
+                base_env,
+                workspaces: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<Config> {
+        self.inner.config.borrow().clone()
+    }
+
+    /// Whether an agent of that name can be started.
+    pub fn knows(&self, agent: &str) -> bool {
+        self.config().agents.get(agent).is_some_and(is_ready)
+    }
+
+    /// The agent that a client gets when it names none.
+    pub fn default_agent(&self) -> &'static str {
+        "shell"
+    }
+
+    /// The folder of a session that brought none of its own.
+    pub fn own_folder(&self, session: &Session) -> PathBuf {
+        self.dir(&session.agent_id()).join("workspace")
+    }
+
+    /// The instance that serves a session, opened where it is not yet. Starts no process.
+    pub async fn of_session(&self, session: &Session) -> Result<InstanceHandle, Refusal> {
+        let agent_id = session.agent_id();
+        if let Some(handle) = self.find(&agent_id) {
+            return Ok(handle);
+        }
+        let spec = self.spec(session)?;
+        std::fs::create_dir_all(&spec.workspace)
+            .map_err(|error| Refusal::Internal(format!("{}: {error}", spec.workspace.display())))?;
+        let (id, workspace) = (spec.agent_id.clone(), spec.workspace.clone());
+        match self.inner.supervisor.open(spec).await {
+            Ok(handle) => {
+                self.workspaces().insert(id, workspace);
+                Ok(handle)
+            }
+            // Somebody else was faster.
+            Err(OpenError::AlreadyOpen(id)) => self
+                .find(id.as_str())
+                .ok_or_else(|| Refusal::Internal(format!("instance {id} is ending"))),
+            Err(error) => Err(Refusal::Internal(error.to_string())),
+        }
+    }
+
+    fn workspaces(&self) -> MutexGuard<'_, BTreeMap<AgentId, PathBuf>> {
+        self.inner
+            .workspaces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An instance that has been opened.
+    pub fn find(&self, agent_id: &str) -> Option<InstanceHandle> {
+        self.inner.supervisor.get(&AgentId::from(agent_id))
+    }
+
+    /// Ends an instance's process for good.
+    pub async fn retire(&self, agent_id: &str) {
+        self.inner.supervisor.close(&agent_id.into(), "user").await;
+    }
+
+    /// Every configured agent, and its instances.
+    pub fn list(&self) -> Vec<AgentListing> {
+        let open = self.inner.supervisor.list();
+        self.config()
+            .agents
+            .iter()
+            .filter(|(_, agent)| is_ready(agent))
+            .map(|(name, agent)| AgentListing {
+                name: name.clone(),
+                kind: match (&agent.program, agent.kind) {
+                    (AgentProgram::Builtin(_), _) => "builtin",
+                    (AgentProgram::Command(_), AgentKind::Process) => "process",
+                    (AgentProgram::Command(_), AgentKind::Acp) => "acp",
+                },
+                description: agent.description.clone(),
+                instances: open
+                    .iter()
+                    .filter(|(agent_id, _)| agent_of(agent_id) == name)
+                    .cloned()
+                    .collect(),
+            })
+            .collect()
+    }
+
+    /// Tells running agents what changed in their configuration; no turn is stopped.
+    pub async fn apply(&self, old: &Config, new: &Config) {
+        let opened = self.workspaces().clone();
+        for (agent_id, workspace) in opened {
+            let name = agent_of(&agent_id);
+            let (Some(before), Some(after), Some(handle)) = (
+                old.agents.get(name),
+                new.agents.get(name),
+                self.inner.supervisor.get(&agent_id),
+            ) else {
+                continue;
+            };
+            let changes = changed_keys(&init_config(before), &init_config(after));
+            if !changes.is_empty() {
+                handle.config_update(changes, "user").await;
+            }
+            if needs_new_process(before, after) {
+                let spec = self.describe(after, &agent_id, workspace);
+                handle.replace_spec(spec).await;
+            }
+        }
+    }
+
+    /// Ends every process within the deadline.
+    pub async fn shutdown(&self, deadline: std::time::Duration) {
+        self.inner.supervisor.shutdown_all(deadline).await;
+    }
+
+    fn dir(&self, agent_id: &str) -> PathBuf {
+        self.inner.home.instances_dir().join(agent_id)
+    }
+
+    fn spec(&self, session: &Session) -> Result<InstanceSpec, Refusal> {
+        let config = self.config();
+        let agent = config
+            .agents
+            .get(&session.agent)
+            .filter(|agent| is_ready(agent))
+            .ok_or_else(|| {
+                Refusal::NotFound(format!(
+                    "agent {:?} is no longer configured; see `quintet agents`",
+                    session.agent
+                ))
+            })?;
+        let agent_id = session.agent_id().into();
+        Ok(self.describe(agent, &agent_id, session.workspace.clone().into()))
+    }
+
+    fn describe(
+        &self,
+        agent: &AgentConfig,
+        agent_id: &AgentId,
+        workspace: PathBuf,
+    ) -> InstanceSpec {
+        let mut env = self.inner.base_env.clone();
+        env.extend(
+            agent
+                .env
+                .iter()
+                .map(|(key, value)| (key.clone(), value.expose().to_owned())),
+        );
+        InstanceSpec {
+            agent_id: agent_id.clone(),
+            agent_type: agent_of(agent_id).to_owned(),
+            command: self.command(agent),
+            cwd: agent.cwd.clone().unwrap_or_else(|| workspace.clone()),
+            env,
+            instance_dir: self.dir(agent_id.as_str()),
+            workspace,
+            config: init_config(agent),
+            limits: ProcessLimits {
+                memory_max: agent.memory_max.map(|size| size.bytes()),
+                open_files: agent.files_max.map(u64::from),
+                ..ProcessLimits::default()
+            },
+            timings: Timings {
+                idle_timeout: Some(agent.idle_timeout),
+                turn_deadline: agent.turn_deadline,
+                ..Timings::default()
+            },
+        }
+    }
+
+    fn command(&self, agent: &AgentConfig) -> Vec<String> {
+        let own = |words: &[&str]| -> Vec<String> {
+            std::iter::once(self.inner.program.display().to_string())
+                .chain(words.iter().map(|word| (*word).to_owned()))
+                .collect()
+        };
+        match (&agent.program, agent.kind) {
+            (AgentProgram::Builtin(BuiltinAgent::Shell), _) => own(&["agent-run", "shell"]),
+            (AgentProgram::Builtin(BuiltinAgent::Coder), _) => own(&["agent-run", "coder"]),
+            (AgentProgram::Command(words), AgentKind::Process) => words.clone(),
+            (AgentProgram::Command(words), AgentKind::Acp) => {
+                let mut command = own(&["agent-run", "acp", "--"]);
+                command.extend(words.iter().cloned());
+                command
+            }
+        }
+    }
+}
+
+/// Whether this version can run the agent.
+fn is_ready(agent: &AgentConfig) -> bool {
+    agent.program != AgentProgram::Builtin(BuiltinAgent::Coder)
+}
+
+/// The agent's name in an instance's id.
+fn agent_of(agent_id: &AgentId) -> &str {
+    agent_id
+        .as_str()
+        .rsplit_once('-')
+        .map_or(agent_id.as_str(), |(name, _)| name)
+}
+
+/// What an agent is told of its configuration; never a secret.
+fn init_config(agent: &AgentConfig) -> Map<String, Value> {
+    let mut config = Map::new();
+    if let Some(model) = &agent.model {
+        config.insert("model".into(), model.clone().into());
+    }
+    if !agent.prompt.is_empty() {
+        config.insert("prompt".into(), agent.prompt.clone().into());
+    }
+    config
+}
+
+/// The keys whose values differ, with the new ones; null for a key that is gone.
+fn changed_keys(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String, Value> {
+    let gone = old
+        .keys()
+        .filter(|key| !new.contains_key(*key))
+        .map(|key| (key.clone(), Value::Null));
+    new.iter()
+        .filter(|(key, value)| old.get(*key) != Some(*value))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .chain(gone)
+        .collect()
+}
+
+fn needs_new_process(old: &AgentConfig, new: &AgentConfig) -> bool {
+    let without_told = |agent: &AgentConfig| AgentConfig {
+        model: None,
+        prompt: String::new(),
+        description: String::new(),
+        budget: Default::default(),
+        ..agent.clone()
+    };
+    without_told(old) != without_told(new)
+}

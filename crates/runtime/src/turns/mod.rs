@@ -1,0 +1,546 @@
+//! Turns: a message is handed to its agent, what comes back goes to the journal, the turn ends once.
+//!
+//! Each session with work has one task that takes its messages in order. The
+//! agents themselves run under the supervisor; [`observer`] records what they
+//! say before they can say more.
+
+mod instances;
+mod observer;
+mod recorder;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quintet_agent::proto::message::{
+    AgentId, ApprovalResult, FinishReason, InboundMessage, MessageData, Origin,
+};
+use quintet_agent::{FailReason, InstanceHandle, Steered, TurnEnd};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use crate::journal::{Entry, Kind};
+use crate::metrics::Metrics;
+use crate::refusal::Refusal;
+use crate::sessions::approvals::Decision;
+use crate::sessions::messages::{self, Message, Purpose, TurnOutcome};
+use crate::sessions::{self, Session, approvals, asks, compactions, usage};
+use crate::store::{Db, StoreError};
+
+pub use instances::Instances;
+pub(crate) use observer::{OpenTurns, Turn, TurnObserver};
+pub use recorder::Recorder;
+
+/// What a turn is told when the daemon went away under it.
+const INTERRUPTED: &str = "the daemon stopped during this turn; what it did before is kept, send it again with `quintet retry`";
+
+/// Runs turns. Clones share everything.
+#[derive(Clone)]
+pub struct Coordinator {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    db: Db,
+    instances: Instances,
+    turns: Arc<OpenTurns>,
+    /// Sessions that have a task, and whether it has to look again before it ends.
+    awake: Mutex<HashMap<u64, LookAgain>>,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LookAgain {
+    No,
+    Yes,
+}
+
+impl Coordinator {
+    /// A coordinator over the database and the agents' processes.
+    pub(crate) fn new(
+        db: Db,
+        instances: Instances,
+        turns: Arc<OpenTurns>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                db,
+                instances,
+                turns,
+                awake: Mutex::default(),
+                tasks: TaskTracker::new(),
+                stopping: CancellationToken::new(),
+                metrics,
+            }),
+        }
+    }
+
+    /// The agents' processes.
+    pub fn instances(&self) -> &Instances {
+        &self.inner.instances
+    }
+
+    /// Reports turns that the last stop cut off, once, and goes on with what waits.
+    pub async fn recover(&self) -> Result<(), StoreError> {
+        let waiting = self
+            .inner
+            .db
+            .write(|tx| -> Result<Vec<u64>, StoreError> {
+                for turn in messages::all_running(tx.sql())? {
+                    let outcome = TurnOutcome::failed(INTERRUPTED, 500, true);
+                    messages::end(tx, turn, &outcome)?;
+                }
+                messages::sessions_with_waiting(tx.sql())
+            })
+            .await?;
+        for session in waiting {
+            self.wake(session);
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a task looks at the session's queue after this call.
+    pub fn wake(&self, session: u64) {
+        if self.inner.stopping.is_cancelled() {
+            return;
+        }
+        match self.awake().entry(session) {
+            Slot::Occupied(mut task) => {
+                task.insert(LookAgain::Yes);
+            }
+            Slot::Vacant(slot) => {
+                slot.insert(LookAgain::No);
+                let this = self.clone();
+                self.inner
+                    .tasks
+                    .spawn(async move { this.work(session).await });
+            }
+        }
+    }
+
+    /// Takes no more messages, lets running turns end within the caller's deadline.
+    pub async fn drain(&self) {
+        self.inner.stopping.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+    }
+
+    /// Turns that are running.
+    pub fn running(&self) -> usize {
+        self.inner.turns.len()
+    }
+
+    /// Guides a running turn; becomes an ordinary message when none runs.
+    pub async fn steer(
+        &self,
+        session: u64,
+        content: String,
+        sender: String,
+    ) -> Result<u64, Refusal> {
+        let found = self.session(session).await?;
+        if let Some(turn) = self.inner.turns.of_session(session) {
+            let data = json!({ "text": content, "sender": sender });
+            let entry = Entry::new(Kind::Steer, &data).in_turn(session, turn.id);
+            let seq = self.inner.db.append(vec![entry]).await?;
+            if turn.handle.steer(content.clone()).await == Steered::Delivered {
+                return Ok(seq);
+            }
+        }
+        let message = self
+            .inner
+            .db
+            .write(move |tx| messages::enqueue(tx, &found, &sender, &content, Purpose::Message))
+            .await?;
+        self.wake(session);
+        Ok(message.first_seq)
+    }
+
+    /// Asks a running turn to stop; its end follows in the journal.
+    pub async fn cancel(&self, session: u64, by: String) -> Result<u64, Refusal> {
+        self.session(session).await?;
+        let turn =
+            self.inner.turns.of_session(session).ok_or_else(|| {
+                Refusal::Conflict(format!("no turn is running in session {session}"))
+            })?;
+        let entry = Entry::new(Kind::Cancel, &json!({ "by": by })).in_turn(session, turn.id);
+        let seq = self.inner.db.append(vec![entry]).await?;
+        turn.handle.cancel().await;
+        Ok(seq)
+    }
+
+    /// Stops a session's turn, ends its stream and closes it.
+    pub async fn kill(&self, session: u64, by: &str) -> Result<(), Refusal> {
+        let found = self.session(session).await?;
+        let reason = format!("the session was killed by {by}");
+        let turn = self.inner.turns.of_session(session);
+        {
+            let _closed = match &turn {
+                Some(turn) => Some(turn.close().await),
+                None => None,
+            };
+            self.inner
+                .db
+                .write(move |tx| sessions::close(tx, session, &reason))
+                .await?;
+        }
+        let instances = self.inner.instances.clone();
+        self.inner.tasks.spawn(async move {
+            instances.retire(&found.agent_id()).await;
+        });
+        Ok(())
+    }
+
+    /// Hands an answer to the agent that asked.
+    pub async fn reply(&self, session: u64, content: String, by: String) -> Result<(), Refusal> {
+        self.session(session).await?;
+        let (ask, outcome) = self
+            .inner
+            .db
+            .write(move |tx| asks::answer(tx, session, &content, &by))
+            .await?;
+        if let Some(turn) = self.inner.turns.of_session(session) {
+            turn.handle.answer_ask(ask.key, outcome).await;
+        }
+        Ok(())
+    }
+
+    /// Hands a decision to the agent that asked for leave.
+    pub async fn decide(&self, approval: u64, decision: Decision) -> Result<u64, Refusal> {
+        let kept = decision.clone();
+        let (approval, seq) = self
+            .inner
+            .db
+            .write(move |tx| approvals::answer(tx, approval, &kept))
+            .await?;
+        if let Some(turn) = self.inner.turns.of_session(approval.session) {
+            turn.handle
+                .answer_approval(ApprovalResult {
+                    request_id: approval.key,
+                    approved: decision.approved,
+                    reason: Some(decision.note).filter(|note| !note.is_empty()),
+                    by: Some(decision.by),
+                    scope: Some(decision.scope.as_str().to_owned()),
+                })
+                .await;
+        }
+        Ok(seq)
+    }
+
+    /// Replaces what an agent remembers.
+    pub async fn replace_state(&self, session: &Session, state: Value) -> Result<(), Refusal> {
+        let handle = self.inner.instances.of_session(session).await?;
+        handle
+            .replace_state(state)
+            .await
+            .map_err(|error| Refusal::Internal(error.to_string()))
+    }
+
+    /// What an agent remembers.
+    pub async fn state(&self, session: &Session) -> Result<Value, Refusal> {
+        Ok(self
+            .inner
+            .instances
+            .of_session(session)
+            .await?
+            .state()
+            .await)
+    }
+
+    async fn session(&self, session: u64) -> Result<Session, Refusal> {
+        self.inner
+            .db
+            .read(move |connection| sessions::open(connection, session))
+            .await
+    }
+
+    fn awake(&self) -> MutexGuard<'_, HashMap<u64, LookAgain>> {
+        self.inner
+            .awake
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the session's messages in order until none waits.
+    async fn work(&self, session: u64) {
+        loop {
+            while !self.inner.stopping.is_cancelled() {
+                match self.take(session).await {
+                    Ok(Some((session, message))) => self.turn(session, message).await,
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::error!(session, %error, "the queue can't be read");
+                        break;
+                    }
+                }
+            }
+            let mut awake = self.awake();
+            match awake.get_mut(&session) {
+                Some(again @ LookAgain::Yes) if !self.inner.stopping.is_cancelled() => {
+                    *again = LookAgain::No;
+                }
+                _ => {
+                    awake.remove(&session);
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn take(&self, session: u64) -> Result<Option<(Session, Message)>, StoreError> {
+        self.inner
+            .db
+            .read(move |connection| {
+                let Some(message) = messages::next(connection, session)? else {
+                    return Ok(None);
+                };
+                let session = sessions::find(connection, session)?.ok_or_else(|| {
+                    StoreError::Corrupt(format!("message of no session {session}"))
+                })?;
+                Ok(Some((session, message)))
+            })
+            .await
+    }
+
+    /// Runs one message from its start to its one end.
+    async fn turn(&self, session: Session, message: Message) {
+        let (id, started) = (message.id, std::time::Instant::now());
+        let outcome = match self.start(&session, &message).await {
+            Ok(Some((turn, handle))) => {
+                match message.purpose {
+                    Purpose::Message => {
+                        let end = handle.run(inbound(&session, &message)).await;
+                        let _closed = turn.close().await;
+                        self.inner.turns.remove(&session.agent_id());
+                        self.end(id, outcome(end)).await;
+                    }
+                    Purpose::Compaction => self.compact(&session, &message, &turn, &handle).await,
+                }
+                tracing::debug!(turn = id, elapsed = ?started.elapsed(), "turn ended");
+                return;
+            }
+            Ok(None) => return,
+            Err(refusal) => match refusal {
+                Refusal::OverLimit(text) => TurnOutcome {
+                    finish_reason: "budget".into(),
+                    ..TurnOutcome::failed(text, 429, false)
+                },
+                refusal => TurnOutcome::failed(refusal.to_string(), 500, true),
+            },
+        };
+        self.end(id, outcome).await;
+    }
+
+    /// Runs a request for a summary, and lets the summary stand for the conversation when it ends well.
+    async fn compact(
+        &self,
+        session: &Session,
+        message: &Message,
+        turn: &Turn,
+        handle: &InstanceHandle,
+    ) {
+        let before = handle.state().await;
+        let mut outcome = outcome(handle.run(inbound(session, message)).await);
+        let _closed = turn.close().await;
+        self.inner.turns.remove(&session.agent_id());
+        let (id, number) = (message.id, session.id);
+        let text = self
+            .inner
+            .db
+            .read(move |connection| answer_text(connection, number, id))
+            .await;
+        let summary = match text {
+            Ok(text) => text.trim().to_owned(),
+            Err(error) => {
+                outcome = TurnOutcome::failed(error.to_string(), 500, true);
+                String::new()
+            }
+        };
+        if outcome.error.is_empty() && summary.is_empty() {
+            outcome = TurnOutcome::failed("the agent gave no summary", 500, true);
+        }
+        let compacted = outcome.error.is_empty();
+        self.inner.metrics.turn_ended(&outcome.finish_reason);
+        let written = self
+            .inner
+            .db
+            .write(move |tx| -> Result<bool, StoreError> {
+                let ended = messages::end(tx, id, &outcome)?;
+                if ended && compacted {
+                    compactions::record(tx, number, id, &summary, &before)?;
+                }
+                Ok(ended && compacted)
+            })
+            .await;
+        match written {
+            Ok(true) => {
+                if let Err(error) = handle.replace_state(Value::Null).await {
+                    tracing::error!(session = number, %error, "an agent's state was not replaced");
+                }
+            }
+            Ok(false) => {}
+            Err(error) => tracing::error!(turn = id, %error, "a compaction was not written"),
+        }
+    }
+
+    /// Marks the message as running and finds its agent; `None` when it no longer waits.
+    async fn start(
+        &self,
+        session: &Session,
+        message: &Message,
+    ) -> Result<Option<(Arc<Turn>, InstanceHandle)>, Refusal> {
+        let (kept, agent) = (message.clone(), session.agent.clone());
+        let carried = session.preamble.is_some() && message.purpose == Purpose::Message;
+        let begun = self
+            .inner
+            .db
+            .write(move |tx| -> Result<bool, StoreError> {
+                let begun = messages::begin(tx, &kept, &agent)?;
+                if begun && carried {
+                    compactions::clear_preamble(tx, kept.session)?;
+                }
+                Ok(begun)
+            })
+            .await?;
+        if !begun {
+            return Ok(None);
+        }
+        let config = self.inner.instances.config();
+        self.check_budget(session, &config).await?;
+        let handle = self.inner.instances.of_session(session).await?;
+        let turn = Arc::new(Turn::new(session.id, message.id, handle.clone()));
+        self.inner.turns.insert(session.agent_id(), turn.clone());
+        Ok(Some((turn, handle)))
+    }
+
+    async fn check_budget(&self, session: &Session, config: &Config) -> Result<(), Refusal> {
+        let Some(limit) = config
+            .agents
+            .get(&session.agent)
+            .and_then(|agent| agent.budget.day)
+        else {
+            return Ok(());
+        };
+        let agent = session.agent.clone();
+        let day = usage::day_of(jiff::Timestamp::now().as_microsecond());
+        let spent = self
+            .inner
+            .db
+            .read(move |connection| usage::of_agent_on(connection, &agent, &day))
+            .await?;
+        if spent >= limit {
+            return Err(Refusal::OverLimit(format!(
+                "agent {} has spent {spent} of its {limit} for today; raise agents.{}.budget.day or wait until tomorrow (UTC)",
+                session.agent, session.agent
+            )));
+        }
+        Ok(())
+    }
+
+    async fn end(&self, turn: u64, outcome: TurnOutcome) {
+        self.inner.metrics.turn_ended(&outcome.finish_reason);
+        let ended = self
+            .inner
+            .db
+            .write(move |tx| messages::end(tx, turn, &outcome))
+            .await;
+        if let Err(error) = ended {
+            // The row stays `running`; the next start reports it as interrupted.
+            tracing::error!(turn, %error, "the end of a turn could not be written");
+        }
+    }
+}
+
+/// The text of a turn's answer.
+fn answer_text(
+    connection: &rusqlite::Connection,
+    session: u64,
+    turn: u64,
+) -> Result<String, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT seq, at, session, turn, kind, data FROM journal
+         WHERE session = ? AND turn = ? ORDER BY seq",
+    )?;
+    let rows = statement.query_map(
+        (session.cast_signed(), turn.cast_signed()),
+        crate::journal::Row::from_sql,
+    )?;
+    rows.filter_map(|row| match row {
+        Ok(row) => crate::stream::answer_text(&row).map(Ok),
+        Err(error) => Some(Err(error.into())),
+    })
+    .collect()
+}
+
+/// The session that an instance serves.
+pub(crate) fn session_of(agent_id: &AgentId) -> Option<u64> {
+    agent_id.as_str().rsplit_once('-')?.1.parse().ok()
+}
+
+fn inbound(session: &Session, message: &Message) -> InboundMessage {
+    let text = match (&session.preamble, message.purpose) {
+        (Some(preamble), Purpose::Message) => compactions::with_preamble(preamble, &message.text),
+        _ => message.text.clone(),
+    };
+    InboundMessage {
+        id: format!("msg_{}", message.id).into(),
+        data: MessageData {
+            text,
+            role: "user".into(),
+            attachments: Vec::new(),
+        },
+        origin: Origin {
+            tenant_id: String::new(),
+            role: "user".into(),
+            channel: message.sender.clone(),
+        },
+    }
+}
+
+fn outcome(end: TurnEnd) -> TurnOutcome {
+    match end {
+        TurnEnd::Completed {
+            finish_reason,
+            usage,
+        } => {
+            let word = match &finish_reason {
+                FinishReason::EndTurn => "end_turn",
+                FinishReason::MaxTokens => "max_tokens",
+                FinishReason::Cancelled => "cancelled",
+                FinishReason::Error => "error",
+                FinishReason::Budget => "budget",
+                FinishReason::Other(word) => word,
+            };
+            let (error, code, retryable) = match finish_reason {
+                FinishReason::Cancelled => ("the turn was cancelled".to_owned(), Some(409), true),
+                FinishReason::Error => ("the agent reported an error".to_owned(), Some(500), true),
+                FinishReason::Budget => ("the budget is used up".to_owned(), Some(429), false),
+                _ => (String::new(), None, false),
+            };
+            TurnOutcome {
+                finish_reason: word.to_owned(),
+                error,
+                code,
+                retryable,
+                usage: usage.unwrap_or_default(),
+            }
+        }
+        TurnEnd::Failed { reason, detail } => {
+            let (word, code, retryable) = match reason {
+                FailReason::Cancelled => ("cancelled", 409, true),
+                FailReason::KilledByUser | FailReason::Stopped => ("cancelled", 409, true),
+                FailReason::BudgetExceeded => ("budget", 429, false),
+                FailReason::TooLarge => ("error", 400, false),
+                _ => ("error", 500, true),
+            };
+            TurnOutcome {
+                finish_reason: word.to_owned(),
+                ..TurnOutcome::failed(detail, code, retryable)
+            }
+        }
+    }
+}

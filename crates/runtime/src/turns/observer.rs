@@ -1,0 +1,234 @@
+//! What agents say, recorded before they can say more.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quintet_agent::proto::message::{AgentId, ApprovalResult};
+use quintet_agent::{InstanceEvent, InstanceHandle, Observer};
+use serde_json::json;
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
+
+use super::Recorder;
+use crate::journal::{Entry, Kind};
+use crate::sessions::approvals::{self, Action, Requested};
+use crate::sessions::asks;
+use crate::store::{Db, StoreError};
+
+/// A turn that runs.
+pub(crate) struct Turn {
+    session: u64,
+    pub(crate) id: u64,
+    pub(crate) handle: InstanceHandle,
+    /// Held while rows of the turn are written, so that none follows its end.
+    gate: AsyncMutex<Gate>,
+}
+
+pub(crate) struct Gate {
+    open: bool,
+    recorder: Recorder,
+}
+
+impl Turn {
+    pub(crate) fn new(session: u64, id: u64, handle: InstanceHandle) -> Self {
+        Self {
+            session,
+            id,
+            handle,
+            gate: AsyncMutex::new(Gate {
+                open: true,
+                recorder: Recorder::new(session, id),
+            }),
+        }
+    }
+
+    /// Lets no further row of the turn through; what was being written is written first.
+    pub(crate) async fn close(&self) -> AsyncMutexGuard<'_, Gate> {
+        let mut gate = self.gate.lock().await;
+        gate.open = false;
+        gate
+    }
+}
+
+/// The running turns, by the agent instance that works on them.
+#[derive(Default)]
+pub(crate) struct OpenTurns {
+    /// Held to look up and insert, never across an await.
+    turns: Mutex<HashMap<String, Arc<Turn>>>,
+}
+
+impl OpenTurns {
+    pub(super) fn insert(&self, agent_id: String, turn: Arc<Turn>) {
+        self.lock().insert(agent_id, turn);
+    }
+
+    pub(super) fn remove(&self, agent_id: &str) {
+        self.lock().remove(agent_id);
+    }
+
+    pub(super) fn of_session(&self, session: u64) -> Option<Arc<Turn>> {
+        self.lock()
+            .values()
+            .find(|turn| turn.session == session)
+            .cloned()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn of_agent(&self, agent: &AgentId) -> Option<Arc<Turn>> {
+        self.lock().get(agent.as_str()).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Turn>>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes what agents say to the journal.
+pub(crate) struct TurnObserver {
+    db: Db,
+    turns: Arc<OpenTurns>,
+}
+
+impl TurnObserver {
+    pub(crate) fn new(db: Db, turns: Arc<OpenTurns>) -> Self {
+        Self { db, turns }
+    }
+
+    async fn record(&self, agent: &AgentId, batch: Vec<InstanceEvent>) -> Result<(), StoreError> {
+        let turn = self.turns.of_agent(agent);
+        let mut gate = match &turn {
+            Some(turn) => Some(turn.gate.lock().await),
+            None => None,
+        };
+        let mut rows = Vec::new();
+        let mut elements = Vec::new();
+        for event in batch {
+            if let InstanceEvent::Element {
+                output_id, element, ..
+            } = event
+            {
+                elements.push((output_id, element));
+                continue;
+            }
+            if let Some(gate) = gate.as_mut().filter(|gate| gate.open) {
+                rows.extend(gate.recorder.record(elements.drain(..)));
+            }
+            let open = turn
+                .as_ref()
+                .zip(gate.as_ref())
+                .filter(|(_, gate)| gate.open);
+            match (event, open) {
+                (InstanceEvent::AskUser { ask_id, questions }, Some((turn, _))) => {
+                    self.flush(&mut rows).await?;
+                    let (session, id) = (turn.session, turn.id);
+                    self.db
+                        .write(move |tx| asks::open(tx, session, id, &ask_id, &questions))
+                        .await?;
+                }
+                (event @ InstanceEvent::ApprovalRequest { .. }, Some((turn, _))) => {
+                    self.flush(&mut rows).await?;
+                    self.request_approval(turn, event).await?;
+                }
+                (event, _) => rows.extend(note(agent, turn.as_deref(), event)),
+            }
+        }
+        if let Some(gate) = gate.as_mut().filter(|gate| gate.open) {
+            rows.extend(gate.recorder.record(elements));
+        }
+        self.flush(&mut rows).await
+    }
+
+    async fn flush(&self, rows: &mut Vec<Entry>) -> Result<(), StoreError> {
+        if !rows.is_empty() {
+            self.db.append(std::mem::take(rows)).await?;
+        }
+        Ok(())
+    }
+
+    async fn request_approval(&self, turn: &Turn, event: InstanceEvent) -> Result<(), StoreError> {
+        let InstanceEvent::ApprovalRequest {
+            request_id,
+            action,
+            command,
+            cwd,
+            reason,
+        } = event
+        else {
+            return Ok(());
+        };
+        let action = Action {
+            action,
+            command: command.unwrap_or_default(),
+            cwd: cwd.unwrap_or_default(),
+            worker: String::new(),
+        };
+        let (session, id, key) = (turn.session, turn.id, request_id.clone());
+        let reason = reason.unwrap_or_default();
+        let requested = self
+            .db
+            .write(move |tx| approvals::request(tx, session, id, &key, &action, &reason))
+            .await?;
+        if let Requested::Granted { by } = requested {
+            turn.handle
+                .answer_approval(ApprovalResult {
+                    request_id,
+                    approved: true,
+                    reason: None,
+                    by: Some(by),
+                    scope: Some("session".into()),
+                })
+                .await;
+        }
+        Ok(())
+    }
+}
+
+impl Observer for TurnObserver {
+    async fn observe(&self, agent: &AgentId, batch: Vec<InstanceEvent>) {
+        if let Err(error) = self.record(agent, batch).await {
+            tracing::error!(%agent, %error, "what an agent said could not be written");
+        }
+    }
+}
+
+/// The row of an event that is not output.
+fn note(agent: &AgentId, turn: Option<&Turn>, event: InstanceEvent) -> Option<Entry> {
+    let (kind, data) = match event {
+        InstanceEvent::Phase { from, to, reason } => (
+            Kind::AgentPhase,
+            json!({
+                "agent_id": agent.as_str(),
+                "from": from.to_string(),
+                "to": to.to_string(),
+                "reason": reason,
+            }),
+        ),
+        InstanceEvent::StateRejected { reason } => (
+            Kind::AgentStateRejected,
+            json!({ "agent_id": agent.as_str(), "reason": reason }),
+        ),
+        InstanceEvent::Stalled { waiting_for, since } => (
+            Kind::AgentStalled,
+            json!({
+                "agent_id": agent.as_str(),
+                "waiting_for": waiting_for.to_string(),
+                "since": since.to_string(),
+            }),
+        ),
+        InstanceEvent::Log(_)
+        | InstanceEvent::StateApplied { .. }
+        | InstanceEvent::Element { .. }
+        | InstanceEvent::AskUser { .. }
+        | InstanceEvent::ApprovalRequest { .. } => return None,
+    };
+    let entry = Entry::new(kind, &data);
+    let session = turn
+        .map(|turn| turn.session)
+        .or_else(|| super::session_of(agent));
+    Some(match session {
+        Some(session) => entry.in_session(session),
+        None => entry,
+    })
+}
