@@ -1,0 +1,186 @@
+//! The confinement itself, applied to the calling thread and what it starts.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, LandlockStatus,
+    RestrictionStatus, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError,
+    RulesetStatus, Scope, path_beneath_rules,
+};
+use rustix::process::{Resource, Rlimit};
+
+use super::{Feature, IsolationConfig, Limits, Network, cgroup, seccomp};
+
+/// Folders of the system that commands may read and execute from.
+const SYSTEM: &[&str] = &[
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc",
+    "/sys", "/dev", "/run", "/var/lib", "/nix", "/snap",
+];
+
+/// Devices that commands may also write.
+const DEVICES: &[&str] = &[
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts",
+];
+
+/// What rights are asked for; an older kernel gives what it has, which the status says.
+const TARGET: ABI = ABI::V6;
+
+/// Confines the calling thread. It must be the only one of its process.
+pub(super) fn apply(config: &IsolationConfig, root: &Path) -> Vec<Feature> {
+    let mut features = Vec::new();
+    // Before Landlock, which would forbid writing to the hierarchy.
+    features.extend(cgroup::enter(&config.limits));
+    features.push(rlimits(&config.limits));
+    if config.confine {
+        features.extend(confine_thread(config, root));
+    }
+    features
+}
+
+/// What this kernel gives, found by confining a thread that then ends.
+pub fn probe() -> Vec<Feature> {
+    let config = IsolationConfig {
+        helper: super::HelperCommand {
+            program: PathBuf::from("/proc/self/exe"),
+            args: Vec::new(),
+        },
+        confine: true,
+        network: Network::Off,
+        read: Vec::new(),
+        write: Vec::new(),
+        limits: Limits::default(),
+    };
+    let tried = std::thread::Builder::new()
+        .name("isolation-probe".to_owned())
+        .spawn(move || confine_thread(&config, Path::new("/tmp")))
+        .ok()
+        .and_then(|thread| thread.join().ok());
+    let mut features = tried.unwrap_or_else(|| {
+        vec![Feature::missing(
+            "isolation",
+            "a thread to try it on could not be started",
+            "free some memory or raise the limit of processes",
+        )]
+    });
+    features.push(Feature::given(
+        "rlimits",
+        "memory, processes, CPU time, open files and file size of each process",
+    ));
+    features.extend(cgroup::probe());
+    features
+}
+
+fn confine_thread(config: &IsolationConfig, root: &Path) -> Vec<Feature> {
+    let privileges = match rustix::thread::set_no_new_privs(true) {
+        Ok(()) => Feature::given("no_new_privs", "setuid programs gain nothing"),
+        Err(errno) => Feature::missing("no_new_privs", errno.to_string(), "needs Linux 3.5"),
+    };
+    let landlock = match restrict(config, root) {
+        Ok(status) => describe(&status),
+        Err(error) => Feature::missing(
+            "landlock",
+            error.to_string(),
+            "start the kernel with landlock in its lsm= list",
+        ),
+    };
+    let seccomp = match seccomp::apply(config.network) {
+        Ok(()) => Feature::given(
+            "seccomp",
+            match config.network {
+                Network::On => "mounts, namespaces, modules, keys and the clock are out of reach",
+                Network::Off => {
+                    "mounts, namespaces, modules, keys, the clock and the network are out of reach"
+                }
+            },
+        ),
+        Err(error) => Feature::missing("seccomp", error, "needs CONFIG_SECCOMP_FILTER"),
+    };
+    vec![privileges, landlock, seccomp]
+}
+
+fn restrict(config: &IsolationConfig, root: &Path) -> Result<RestrictionStatus, RulesetError> {
+    let read = AccessFs::from_read(TARGET);
+    let all = AccessFs::from_all(TARGET);
+    let device: BitFlags<AccessFs> =
+        AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
+    let writable = config
+        .write
+        .iter()
+        .map(PathBuf::as_path)
+        .chain([root, Path::new("/tmp")]);
+    let readable = config
+        .read
+        .iter()
+        .map(PathBuf::as_path)
+        .chain([config.helper.program.as_path()])
+        .chain(SYSTEM.iter().map(Path::new));
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(all)?
+        .scope(Scope::from_all(TARGET))?
+        .create()?
+        // A folder that does not exist is left out: there is nothing to read in it.
+        .add_rules(path_beneath_rules(readable, read))?
+        .add_rules(path_beneath_rules(writable, all))?
+        .add_rules(path_beneath_rules(DEVICES, device))?
+        .restrict_self()
+}
+
+fn describe(status: &RestrictionStatus) -> Feature {
+    let abi = match status.landlock {
+        LandlockStatus::Available { effective_abi, .. } => format!("{effective_abi:?}"),
+        LandlockStatus::NotEnabled => "not enabled at boot".to_owned(),
+        LandlockStatus::NotImplemented => "not in this kernel".to_owned(),
+    };
+    match status.ruleset {
+        RulesetStatus::FullyEnforced => Feature::given("landlock", format!("enforced, ABI {abi}")),
+        RulesetStatus::PartiallyEnforced => Feature::given(
+            "landlock",
+            format!("enforced in part: ABI {abi} lacks some rights"),
+        ),
+        RulesetStatus::NotEnforced => Feature::missing(
+            "landlock",
+            abi,
+            "start the kernel with landlock in its lsm= list; it needs Linux 5.13",
+        ),
+    }
+}
+
+fn rlimits(limits: &Limits) -> Feature {
+    let wanted = [
+        (Resource::Data, limits.memory_bytes, "memory"),
+        (Resource::Nproc, limits.processes, "processes"),
+        (Resource::Cpu, limits.cpu_secs, "CPU time"),
+        (Resource::Nofile, limits.open_files, "open files"),
+        (Resource::Fsize, limits.file_bytes, "file size"),
+        (Resource::Core, Some(0), "core dumps"),
+    ];
+    let mut set = Vec::new();
+    for (resource, limit, name) in wanted {
+        let Some(limit) = limit else { continue };
+        let hard = rustix::process::getrlimit(resource).maximum;
+        let limit = Some(hard.map_or(limit, |hard| hard.min(limit)));
+        let new = Rlimit {
+            current: limit,
+            maximum: limit,
+        };
+        match rustix::process::setrlimit(resource, new) {
+            Ok(()) => set.push(name),
+            Err(errno) => {
+                return Feature::missing(
+                    "rlimits",
+                    format!("{name}: {errno}"),
+                    "ask for less than the hard limit",
+                );
+            }
+        }
+    }
+    Feature::given("rlimits", format!("each process: {}", set.join(", ")))
+}

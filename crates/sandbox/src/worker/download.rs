@@ -1,0 +1,241 @@
+//! Files and listings that the hub asks for.
+//!
+//! A file is what it was when it was opened: one that is replaced is sent as it was, one that
+//! grows is sent up to the length it had, one that becomes shorter is an error.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+
+use crate::lanes::Link;
+use crate::socket::WsMessage;
+use super::state::WorkerState;
+use super::transfer::{TransferError, TransferStream};
+use super::upload::hash_prefix;
+use crate::proto::frame::{Body, Entry, EntryKind, FrameKind, HEADER, MAX_DATA, Opened, header};
+use crate::proto::{CHUNK, Dialect, WorkerToHub};
+
+/// Folders within folders that a listing follows.
+const MAX_DEPTH: usize = 128;
+
+impl WorkerState {
+    pub(crate) fn start_v1_download(
+        self: &Arc<Self>,
+        id: String,
+        path: String,
+        link: Link,
+        dialect: Dialect,
+    ) {
+        let worker = self.clone();
+        self.tasks.spawn_blocking(move || {
+            let send = |message: &WorkerToHub| {
+                link.bulk
+                    .blocking_send(WsMessage::Text(message.encode(dialect)))
+                    .map_err(|_| TransferError::Lost)
+            };
+            let result = worker
+                .transfer_permit()
+                .and_then(|_permit| worker.send_v1(&id, &path, send));
+            if let Err(error) = result {
+                // A lost connection has nobody to tell.
+                let _ = send(&WorkerToHub::FileDownloadError {
+                    id: id.clone(),
+                    error: error.to_string(),
+                });
+            }
+        });
+    }
+
+    fn send_v1(
+        &self,
+        id: &str,
+        path: &str,
+        send: impl Fn(&WorkerToHub) -> Result<(), TransferError>,
+    ) -> Result<(), TransferError> {
+        let mut file = self.root.read(path)?;
+        let size = file.metadata()?.len();
+        let mut offset = 0;
+        loop {
+            let want = chunk_len(size - offset, CHUNK);
+            let mut data = BytesMut::zeroed(want);
+            read_whole(&mut file, &mut data, path)?;
+            let next = offset + want as u64;
+            // An empty file is one empty chunk: silence would leave the hub waiting.
+            send(&WorkerToHub::FileDownloadChunk {
+                id: id.to_owned(),
+                data: data.freeze(),
+                offset: i64::try_from(offset).unwrap_or(i64::MAX),
+                is_last: next == size,
+            })?;
+            if next == size {
+                return Ok(());
+            }
+            offset = next;
+        }
+    }
+
+    pub(crate) fn send_v2(
+        &self,
+        path: &str,
+        offset: u64,
+        blake3: Option<&str>,
+        stream: &mut TransferStream,
+    ) -> Result<(), TransferError> {
+        let mut file = self.root.read(path)?;
+        let metadata = file.metadata()?;
+        let size = metadata.len();
+        let matches = offset > 0
+            && offset <= size
+            && blake3.is_some_and(|expected| {
+                hash_prefix(&mut file, offset).is_ok_and(|hash| hash == expected)
+            });
+        let mut at = if matches { offset } else { 0 };
+        io::Seek::seek(&mut file, io::SeekFrom::Start(at))?;
+        stream.frame(Body::Opened(Opened {
+            offset: at,
+            size: Some(size),
+            mode: Some(metadata.permissions().mode() & 0o7777),
+            mtime_ms: Some(mtime_ms(&metadata)),
+            ..Opened::default()
+        }))?;
+        while at < size {
+            let want = chunk_len(size - at, MAX_DATA);
+            let mut frame = header(FrameKind::Out, stream.id(), want);
+            frame.resize(HEADER + want, 0);
+            read_whole(&mut file, &mut frame[HEADER..], path)?;
+            stream.send_data(frame)?;
+            at += want as u64;
+        }
+        Ok(())
+    }
+
+    /// Sends what is at and beneath `path`, one JSON object a line, folders before their content.
+    pub(crate) fn list(
+        &self,
+        path: &str,
+        stream: &mut TransferStream,
+    ) -> Result<(), TransferError> {
+        let mut lines = Lines {
+            stream,
+            frame: BytesMut::new(),
+        };
+        let top = File::from(self.root.look(path)?);
+        let metadata = top.metadata()?;
+        lines.push(&Entry {
+            path: String::new(),
+            kind: kind_of(FileType::from_raw_mode(metadata.mode())),
+            size: metadata.len(),
+            mode: metadata.permissions().mode() & 0o7777,
+            mtime_ms: mtime_ms(&metadata),
+        })?;
+        if metadata.is_dir() {
+            let folder = self.root.folder(path)?;
+            list_folder(folder, "", 0, &mut lines)?;
+        }
+        lines.finish()
+    }
+}
+
+fn list_folder(
+    folder: OwnedFd,
+    prefix: &str,
+    depth: usize,
+    lines: &mut Lines<'_>,
+) -> Result<(), TransferError> {
+    let mut names: Vec<_> = Dir::read_from(&folder)
+        .map_err(io::Error::from)?
+        .filter_map(|entry| entry.ok().map(|entry| entry.file_name().to_owned()))
+        .filter(|name| !matches!(name.to_bytes(), b"." | b".."))
+        .collect();
+    names.sort();
+    for name in names {
+        let stat = match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            // Removed since the folder was read.
+            Err(rustix::io::Errno::NOENT) => continue,
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        };
+        let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
+        let path = format!("{prefix}{}", name.to_string_lossy());
+        lines.push(&Entry {
+            path: path.clone(),
+            kind,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            mode: stat.st_mode & 0o7777,
+            mtime_ms: stat
+                .st_mtime
+                .saturating_mul(1000)
+                .saturating_add(i64::try_from(stat.st_mtime_nsec / 1_000_000).unwrap_or(0)),
+        })?;
+        if kind == EntryKind::Folder && depth < MAX_DEPTH {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            if let Ok(inner) = rustix::fs::openat(&folder, &name, flags, Mode::empty()) {
+                list_folder(inner, &format!("{path}/"), depth + 1, lines)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lines gathered into frames.
+struct Lines<'a> {
+    stream: &'a mut TransferStream,
+    frame: BytesMut,
+}
+
+impl Lines<'_> {
+    fn push(&mut self, entry: &Entry) -> Result<(), TransferError> {
+        let mut line = serde_json::to_vec(entry).map_err(io::Error::from)?;
+        line.push(b'\n');
+        if self.frame.len() + line.len() > MAX_DATA {
+            self.finish()?;
+        }
+        if self.frame.is_empty() {
+            self.frame = header(FrameKind::Out, self.stream.id(), MAX_DATA);
+        }
+        self.frame.extend_from_slice(&line);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), TransferError> {
+        if self.frame.is_empty() {
+            return Ok(());
+        }
+        let frame = std::mem::take(&mut self.frame);
+        self.stream.send_data(frame)
+    }
+}
+
+fn kind_of(file_type: FileType) -> EntryKind {
+    match file_type {
+        FileType::RegularFile => EntryKind::File,
+        FileType::Directory => EntryKind::Folder,
+        FileType::Symlink => EntryKind::Link,
+        _ => EntryKind::Other,
+    }
+}
+
+fn mtime_ms(metadata: &Metadata) -> i64 {
+    metadata
+        .mtime()
+        .saturating_mul(1000)
+        .saturating_add(metadata.mtime_nsec() / 1_000_000)
+}
+
+fn chunk_len(left: u64, most: usize) -> usize {
+    usize::try_from(left).unwrap_or(usize::MAX).min(most)
+}
+
+fn read_whole(file: &mut File, buffer: &mut [u8], path: &str) -> Result<(), TransferError> {
+    file.read_exact(buffer).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => TransferError::Shrunk {
+            path: path.to_owned(),
+        },
+        _ => error.into(),
+    })
+}

@@ -1,0 +1,295 @@
+//! The end that does the work: commands, shells and files on one machine.
+//!
+//! [`Worker::start`] opens the root and starts the isolation helper; [`Worker::run`] dials the hub
+//! and, whenever the connection is lost, dials again. What v2 started runs on meanwhile.
+
+mod config;
+mod connection;
+mod delivery;
+mod download;
+mod job;
+mod jobs;
+mod partials;
+mod process;
+mod spool;
+mod state;
+mod transfer;
+mod tree;
+mod upload;
+
+use std::collections::HashSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quintet_framing::backoff::Backoff;
+use quintet_framing::ws::{WsDial, WsLimits, dial};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use config::{KEPT_VARIABLES, Quotas, Snapshots, WorkerConfig, scrub_environment};
+use connection::Ended;
+use job::JobCommand;
+use jobs::{JobLimits, Jobs};
+use partials::Partials;
+use process::Spawner;
+use spool::SpoolQuota;
+use state::WorkerState;
+
+use crate::isolate::{Feature, IsolationClient};
+use crate::paths::{PathError, Root};
+use crate::proto::{MAX_MESSAGE, Protocol, chosen};
+use crate::socket::TungsteniteSocket;
+
+/// How long a dial may take.
+const DIAL: Duration = Duration::from_secs(20);
+
+/// How long commands get to die when the worker stops.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// How often leftovers are looked for.
+const SWEEP: Duration = Duration::from_secs(60 * 60);
+
+/// What a worker's socket may buffer. A worker has one, so it can afford a large one.
+const READ_BUFFER: usize = 128 * 1024;
+
+/// Why a worker can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The daemon id is empty.
+    #[error("a worker needs an id; give one with --daemon-id")]
+    NoId,
+    /// The root can't be used.
+    #[error("the root can't be used: {0}")]
+    Root(#[from] PathError),
+    /// The spool folder can't be used.
+    #[error("the spool folder {path} can't be used: {source}")]
+    Spool {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The helper that confines commands can't be started.
+    #[error("isolation can't be set up: {0}")]
+    Isolation(#[source] io::Error),
+    /// The fingerprint in the token can't be used.
+    #[error("TLS can't be set up: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// Where a worker stands with its hub.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// Dialling, or waiting to dial again.
+    Connecting,
+    /// Registered.
+    Online(Protocol),
+    /// The last try failed, for this reason; another follows.
+    Failed(String),
+}
+
+/// A worker.
+pub struct Worker {
+    state: Arc<WorkerState>,
+    features: Vec<Feature>,
+    connection: watch::Sender<ConnectionState>,
+    tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl Worker {
+    /// Opens the root, tidies the spool folder and starts the isolation helper.
+    pub async fn start(config: WorkerConfig) -> Result<Self, StartError> {
+        if config.daemon_id.trim().is_empty() {
+            return Err(StartError::NoId);
+        }
+        let root = Root::open(&config.root)?;
+        prepare_spool(&config, &root).map_err(|source| StartError::Spool {
+            path: config.spool_dir.clone(),
+            source,
+        })?;
+        let tasks = TaskTracker::new();
+        let (spawner, features) = match &config.isolation {
+            Some(isolation) => {
+                let root = root.path().to_owned();
+                let (client, features) =
+                    IsolationClient::start(isolation.clone(), root, tasks.clone())
+                        .await
+                        .map_err(StartError::Isolation)?;
+                for feature in features.iter().filter(|feature| !feature.available) {
+                    tracing::warn!(
+                        feature = feature.name,
+                        detail = feature.detail,
+                        "this kernel does not give all of the isolation that was asked for"
+                    );
+                }
+                (Spawner::Isolated(client), features)
+            }
+            None => (Spawner::Direct, Vec::new()),
+        };
+        let pin = config.token.as_ref().and_then(|token| token.fingerprint());
+        let tls = match pin {
+            Some(fingerprint) => Some(crate::tls::pinned_client(fingerprint)?),
+            None => config.tls.clone(),
+        };
+        let quotas = config.quotas;
+        let state = WorkerState {
+            root,
+            spawner,
+            jobs: Arc::new(Jobs::new(JobLimits {
+                commands: quotas.commands,
+                shells: quotas.shells,
+            })),
+            spool: Arc::new(SpoolQuota::new(quotas.spool_bytes)),
+            tasks,
+            transfers: Arc::new(Semaphore::new(quotas.transfers)),
+            uploading: Mutex::new(HashSet::new()),
+            config,
+        };
+        Ok(Self {
+            state: Arc::new(state),
+            features,
+            connection: watch::Sender::new(ConnectionState::Connecting),
+            tls,
+        })
+    }
+
+    /// Which means of isolation are in force; empty without isolation.
+    pub fn features(&self) -> &[Feature] {
+        &self.features
+    }
+
+    /// Follows the connection.
+    pub fn connection(&self) -> watch::Receiver<ConnectionState> {
+        self.connection.subscribe()
+    }
+
+    /// Works until `shutdown`, then kills what still runs.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let epoch = Instant::now();
+        let mut backoff = Backoff::new(self.state.config.backoff);
+        let mut links = 0;
+        let mut sweep = tokio::time::interval(SWEEP);
+        while !shutdown.is_cancelled() {
+            links += 1;
+            let mut online_at = None;
+            let ended = self
+                .connect_once(links, &mut || online_at = Some(epoch.elapsed()), &shutdown)
+                .await;
+            if let Some(at) = online_at {
+                backoff.connected(at);
+            }
+            let reason = match ended {
+                Ended::Shutdown => break,
+                Ended::Refused(reason) => format!("the hub refused this worker: {reason}"),
+                Ended::Lost(reason) => reason,
+            };
+            let delay = backoff.lost(epoch.elapsed(), random());
+            tracing::info!(reason, ?delay, "not connected");
+            self.connection
+                .send_replace(ConnectionState::Failed(reason));
+            let again = tokio::time::sleep(delay);
+            tokio::pin!(again);
+            loop {
+                tokio::select! {
+                    () = &mut again => break,
+                    () = shutdown.cancelled() => break,
+                    _ = sweep.tick() => self.sweep().await,
+                }
+            }
+        }
+        self.state.jobs.tell_all(|| JobCommand::Shutdown);
+        self.state.tasks.close();
+        if tokio::time::timeout(DRAIN, self.state.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("some commands did not end in time");
+        }
+    }
+
+    async fn connect_once(
+        &self,
+        link: u64,
+        online: &mut dyn FnMut(),
+        shutdown: &CancellationToken,
+    ) -> Ended {
+        let config = &self.state.config;
+        let token = config.token.as_ref().map(|token| token.expose());
+        let names: Vec<&str> = config.protocols.iter().map(|p| p.name()).collect();
+        let dialled = tokio::select! {
+            () = shutdown.cancelled() => return Ended::Shutdown,
+            dialled = tokio::time::timeout(DIAL, dial(WsDial {
+                url: &config.server_url,
+                protocols: &names,
+                token: token.as_deref(),
+                tls: self.tls.clone(),
+                limits: WsLimits {
+                    max_message: MAX_MESSAGE,
+                    read_buffer: READ_BUFFER,
+                },
+            })) => dialled,
+        };
+        let (socket, echo) = match dialled {
+            Ok(Ok(dialled)) => dialled,
+            Ok(Err(error)) => return Ended::Lost(error.to_string()),
+            Err(_) => return Ended::Lost(format!("{} did not answer", config.server_url)),
+        };
+        let Some(protocol) = chosen(echo.as_deref()) else {
+            return Ended::Lost(format!(
+                "{} is not a sandbox hub: it chose no sandd version",
+                config.server_url
+            ));
+        };
+        let registered = || {
+            online();
+            self.connection
+                .send_replace(ConnectionState::Online(protocol));
+        };
+        let socket = TungsteniteSocket::new(socket);
+        connection::serve(
+            self.state.clone(),
+            socket,
+            protocol,
+            link,
+            registered,
+            shutdown,
+        )
+        .await
+    }
+
+    async fn sweep(&self) {
+        let state = self.state.clone();
+        let swept = tokio::task::spawn_blocking(move || state.partials().sweep_old(&state.root));
+        if let Ok(Err(error)) = swept.await {
+            tracing::warn!(%error, "old partial uploads can't be removed");
+        }
+    }
+}
+
+/// Makes the spool folder and empties it of what an earlier run left.
+fn prepare_spool(config: &WorkerConfig, root: &Root) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&config.spool_dir)?;
+    for entry in std::fs::read_dir(&config.spool_dir)? {
+        let entry = entry?;
+        // The jobs of an earlier run died with it.
+        if entry.file_name().to_string_lossy().starts_with("job-") {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Partials::new(&config.spool_dir).sweep_at_start(root)
+}
+
+/// Uniform in 0..1, for the jitter that keeps a restarted hub's workers apart.
+fn random() -> f64 {
+    let (_, low) = uuid::Uuid::new_v4().as_u64_pair();
+    // The top two bits of this half are the variant and always the same.
+    ((low << 2) >> 11) as f64 / (1u64 << 53) as f64
+}
