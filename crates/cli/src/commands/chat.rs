@@ -1,0 +1,148 @@
+//! `quintet chat`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use quintet_control::Client;
+use quintet_control::wire::{SessionInfo, SessionsMsg};
+use serde_json::Value;
+
+use super::Context;
+use crate::chat::{SENDER, driver, plain};
+use crate::connect;
+use crate::error::CommandError;
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  quintet chat                       Go on with your newest session
+  quintet chat coder --new           Start a new one
+  echo 'ls -l' | quintet chat shell  In a pipe: each line is a message, the answers are text
+
+F1 or /help shows the keys. Leaving does not stop the agent.";
+
+/// Talk to an agent in the terminal
+///
+/// The conversation is the session's journal: it is the same after this terminal or the daemon
+/// was restarted.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ChatArgs {
+    /// Name of the agent [default: coder when a model provider has a key, else shell]
+    agent: Option<String>,
+
+    /// Open this session
+    #[arg(long, value_name = "N", conflicts_with_all = ["new", "agent"])]
+    session: Option<u64>,
+
+    /// Start a new session
+    #[arg(long)]
+    new: bool,
+}
+
+/// What to open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) agent: String,
+    pub(crate) session: Option<u64>,
+}
+
+pub(crate) async fn run(context: &Context, args: ChatArgs) -> Result<ExitCode, CommandError> {
+    let choice = choose(context, args).await?;
+    if output::stdin_is_terminal() && output::stdout_is_terminal() {
+        driver::run(&context.home, choice).await?;
+        Ok(ExitCode::SUCCESS)
+    } else {
+        plain::run(context, choice).await
+    }
+}
+
+async fn choose(context: &Context, args: ChatArgs) -> Result<Choice, CommandError> {
+    let mut daemon = connect::daemon(&context.home).await?;
+    let sessions = daemon
+        .sessions(SessionsMsg {
+            include_closed: args.session.is_some(),
+        })
+        .await?
+        .sessions;
+    if let Some(number) = args.session {
+        let found = sessions.into_iter().find(|session| session.id == number);
+        return match found {
+            Some(session) => Ok(Choice {
+                agent: session.agent,
+                session: Some(number),
+            }),
+            None => Err(CommandError::failed(format!("session {number} not found"))
+                .hint("`quintet sessions` lists them")),
+        };
+    }
+    let agent = match args.agent {
+        Some(agent) => agent,
+        None => default_agent(&daemon.get_config().await?.config),
+    };
+    let session = if args.new {
+        None
+    } else {
+        newest(&sessions, &agent)
+    };
+    Ok(Choice { agent, session })
+}
+
+fn newest(sessions: &[SessionInfo], agent: &str) -> Option<u64> {
+    sessions
+        .iter()
+        .filter(|session| !session.closed && session.agent == agent && session.created_by == SENDER)
+        .map(|session| session.id)
+        .max()
+}
+
+/// `coder` when a model provider has a key, else `shell`.
+fn default_agent(config: &str) -> String {
+    let config: Value = serde_json::from_str(config).unwrap_or_default();
+    let has_key = config["providers"].as_object().is_some_and(|providers| {
+        providers.values().any(|provider| {
+            provider["api_key"]
+                .as_str()
+                .is_some_and(|key| !key.is_empty())
+        })
+    });
+    if has_key { "coder" } else { "shell" }.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_makes_coder_the_default() {
+        assert_eq!(
+            default_agent(r#"{"providers":{"anthropic":{"api_key":"***"}}}"#),
+            "coder"
+        );
+        assert_eq!(
+            default_agent(r#"{"providers":{"anthropic":{"api_key":""}}}"#),
+            "shell"
+        );
+        assert_eq!(default_agent("{}"), "shell");
+    }
+
+    #[test]
+    fn the_newest_open_session_of_this_person_is_taken() {
+        let session = |id, agent: &str, by: &str, closed| SessionInfo {
+            id,
+            agent: agent.into(),
+            created_by: by.into(),
+            closed,
+            ..SessionInfo::default()
+        };
+        let sessions = [
+            session(1, "coder", "user", false),
+            session(2, "coder", "user", false),
+            session(3, "coder", "user", true),
+            session(4, "coder", "cron", false),
+            session(5, "shell", "user", false),
+        ];
+        assert_eq!(newest(&sessions, "coder"), Some(2));
+        assert_eq!(newest(&sessions, "other"), None);
+    }
+}

@@ -1,0 +1,104 @@
+//! `quintet doctor`.
+
+mod kernel;
+mod place;
+mod programs;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::Context;
+use crate::args::JsonArg;
+use crate::error::CommandError;
+use crate::output::{BAD, CAUTION, DIM, GOOD, styled, terminal_text};
+
+/// Say what works on this machine and what is missing, with the command that fixes it
+///
+/// Exits 1 when something that is needed is missing; what is marked `-` only makes things better.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+/// What was looked at, and what to do where it is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Check {
+    check: &'static str,
+    ok: bool,
+    detail: String,
+    /// Empty when there is nothing to do.
+    fix: String,
+    /// Whether the daemon can't work without it.
+    needed: bool,
+}
+
+impl Check {
+    fn good(check: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            check,
+            ok: true,
+            detail: detail.into(),
+            fix: String::new(),
+            needed: false,
+        }
+    }
+
+    fn bad(check: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            check,
+            ok: false,
+            detail: detail.into(),
+            fix: fix.into(),
+            needed: false,
+        }
+    }
+
+    fn needed(mut self) -> Self {
+        self.needed = true;
+        self
+    }
+}
+
+pub(crate) async fn run(context: &Context, args: &DoctorArgs) -> Result<ExitCode, CommandError> {
+    let mut checks = vec![
+        place::home(&context.home),
+        place::config(&context.home),
+        place::port(&context.home).await,
+    ];
+    checks.extend(kernel::checks().await);
+    checks.extend(programs::checks().await);
+    if args.json.json {
+        context.output.json(&checks)?;
+    } else {
+        for check in &checks {
+            print(context, check)?;
+        }
+    }
+    Ok(if checks.iter().all(|check| check.ok || !check.needed) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn print(context: &Context, check: &Check) -> Result<(), CommandError> {
+    let mark = match (check.ok, check.needed) {
+        (true, _) => styled(GOOD, "✓"),
+        (false, true) => styled(BAD, "✗"),
+        (false, false) => styled(CAUTION, "-"),
+    };
+    let detail = terminal_text::one_line(&check.detail);
+    context
+        .output
+        .line(format_args!("{mark} {:<16} {detail}", check.check))?;
+    if !check.fix.is_empty() {
+        context.output.line(format_args!(
+            "  {}",
+            styled(DIM, format!("fix: {}", check.fix))
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,334 @@
+//! `quintet send`.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use quintet_control::wire::stream_event::Event;
+use quintet_control::wire::{Question, StreamEnd, StreamEvent, StreamMsg, ToolCallInfo};
+use serde_json::json;
+
+use super::Context;
+use crate::args::JsonArg;
+use crate::error::CommandError;
+use crate::output::table::cut;
+use crate::output::{BAD, DIM, GOOD, Output, stderr_is_terminal, styled, terminal_text};
+use crate::turn::{Opening, Turn};
+
+/// As a shell reports a command that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+/// A tool call's line on stderr shows so much of its arguments.
+const SHOWN_ARGUMENTS: usize = 100;
+
+const EXAMPLES: &str = "\
+Examples:
+  quintet send shell 'ls -l'
+  quintet send coder 'why does the build fail?' --cwd ~/project
+  git diff | quintet send coder -          Take the message from stdin
+  quintet send coder 'and the tests?' --session 3
+
+The answer goes to stdout as it comes. Ctrl-C leaves the agent to its work (exit code 130);
+`quintet events --session N --follow` or `quintet chat --session N` looks on.";
+
+/// Send a message to an agent and print the answer
+///
+/// Without --session or --new it goes on with your newest session with that agent.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SendArgs {
+    /// Name of the agent, as `quintet agents` lists it
+    agent: String,
+
+    /// The message; `-` reads it from stdin
+    text: String,
+
+    /// Send it to this session
+    #[arg(long, value_name = "N", conflicts_with_all = ["new", "resume_file"])]
+    session: Option<u64>,
+
+    /// Start a new session
+    #[arg(long, conflicts_with = "resume_file")]
+    new: bool,
+
+    /// Go on with a session that `quintet session export` wrote to this file
+    #[arg(long, value_name = "FILE")]
+    resume_file: Option<PathBuf>,
+
+    /// Have a new session work in this folder
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+
+    /// Say who sends it; each sender has sessions of their own
+    #[arg(long, value_name = "NAME", default_value = crate::chat::SENDER)]
+    sender: String,
+
+    /// Have a new session use this worker
+    #[arg(long, value_name = "ID")]
+    worker: Option<String>,
+
+    /// Print the turn's events, one JSON object a line
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+pub(crate) async fn run(context: &Context, args: SendArgs) -> Result<ExitCode, CommandError> {
+    let json = args.json.json;
+    let turn = Turn::open(&context.home, Opening::Say(args.into_message()?)).await?;
+    watch(context, turn, json).await
+}
+
+/// Shows a turn until it ends, or until Ctrl-C leaves it to itself.
+pub(super) async fn watch(
+    context: &Context,
+    mut turn: Turn,
+    json: bool,
+) -> Result<ExitCode, CommandError> {
+    let mut shown = Shown::new(context.output, json);
+    loop {
+        let event = tokio::select! {
+            event = turn.next() => event?,
+            _ = tokio::signal::ctrl_c() => return Ok(detach(context.output, &turn)),
+        };
+        let Some(event) = event else {
+            return Err(CommandError::failed(
+                "the daemon ended the stream before the turn was over",
+            ));
+        };
+        if let Some(end) = shown.event(&event, turn.session())? {
+            return finish(&end, turn.session());
+        }
+    }
+}
+
+fn detach(output: Output, turn: &Turn) -> ExitCode {
+    output.talk("");
+    match turn.session() {
+        Some(session) => output.talk(format_args!(
+            "the agent goes on; look on with `quintet chat --session {session}`, stop it with `quintet cancel {session}`"
+        )),
+        None => output.talk("the message waits for its turn; `quintet queue ls` lists it"),
+    }
+    ExitCode::from(INTERRUPTED)
+}
+
+fn finish(end: &StreamEnd, session: Option<u64>) -> Result<ExitCode, CommandError> {
+    if end.error.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let error = CommandError::failed(&end.error);
+    Err(match session {
+        Some(session) if end.retryable => {
+            error.hint(format!("run it again with `quintet retry {session}`"))
+        }
+        _ => error,
+    })
+}
+
+/// What was printed of a turn so far.
+pub(crate) struct Shown {
+    output: Output,
+    json: bool,
+    /// Tool calls are talk, and only a person at a terminal wants it.
+    tools: bool,
+    mid_line: bool,
+}
+
+impl Shown {
+    pub(crate) fn new(output: Output, json: bool) -> Self {
+        Self {
+            output,
+            json,
+            tools: !json && stderr_is_terminal(),
+            mid_line: false,
+        }
+    }
+
+    /// Prints an event; the end comes back.
+    pub(crate) fn event(
+        &mut self,
+        event: &StreamEvent,
+        session: Option<u64>,
+    ) -> Result<Option<StreamEnd>, CommandError> {
+        if self.json {
+            self.output.json_line(&as_json(event, session))?;
+        }
+        let Some(what) = &event.event else {
+            return Ok(None);
+        };
+        match what {
+            Event::Chunk(chunk) if !self.json => {
+                self.output.piece(&chunk.content)?;
+                if !chunk.content.is_empty() {
+                    self.mid_line = !chunk.content.ends_with('\n');
+                }
+            }
+            Event::ToolStart(start) if self.tools => {
+                self.end_line()?;
+                for call in &start.calls {
+                    self.output.talk(tool_line(call));
+                }
+            }
+            Event::ToolResult(result) if self.tools => {
+                let (mark, style) = if result.is_error {
+                    ("✗", BAD)
+                } else {
+                    ("✓", GOOD)
+                };
+                let time = format!("{} ms", result.duration_ms);
+                self.output.talk(format_args!(
+                    "{} {}",
+                    styled(style, mark),
+                    styled(DIM, time)
+                ));
+            }
+            Event::AskUser(ask) if !self.json => {
+                self.end_line()?;
+                self.output.talk(question_text(&ask.questions));
+            }
+            Event::End(end) => {
+                self.end_line()?;
+                return Ok(Some(end.clone()));
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn end_line(&mut self) -> Result<(), CommandError> {
+        if std::mem::take(&mut self.mid_line) {
+            self.output.piece("\n")?;
+        }
+        Ok(())
+    }
+}
+
+fn tool_line(call: &ToolCallInfo) -> String {
+    let arguments = terminal_text::one_line(&call.arguments);
+    styled(
+        DIM,
+        format!("→ {} {}", call.name, cut(&arguments, Some(SHOWN_ARGUMENTS))),
+    )
+}
+
+/// A question for a person who reads plain text.
+pub(crate) fn question_text(questions: &[Question]) -> String {
+    let mut lines = Vec::new();
+    for question in questions {
+        lines.push(format!("? {}", terminal_text::one_line(&question.question)));
+        for option in &question.options {
+            let description = match option.description.as_str() {
+                "" => String::new(),
+                text => format!(": {}", terminal_text::one_line(text)),
+            };
+            lines.push(format!(
+                "  - {}{description}",
+                terminal_text::one_line(&option.label)
+            ));
+        }
+    }
+    lines.join("\n")
+}
+
+/// A stream event as one JSON object.
+fn as_json(event: &StreamEvent, session: Option<u64>) -> serde_json::Value {
+    let (kind, data) = match &event.event {
+        Some(Event::Start(start)) => (
+            "start",
+            json!({"agent": start.agent, "session": start.session}),
+        ),
+        Some(Event::Chunk(chunk)) => ("chunk", json!({"content": chunk.content})),
+        Some(Event::Thinking(thinking)) => ("thinking", json!({"content": thinking.content})),
+        Some(Event::ToolStart(start)) => {
+            let calls: Vec<_> = start
+                .calls
+                .iter()
+                .map(|call| {
+                    json!({
+                        "name": call.name,
+                        "arguments": call.arguments,
+                        "call_id": call.call_id,
+                    })
+                })
+                .collect();
+            ("tool_start", json!({"calls": calls}))
+        }
+        Some(Event::ToolResult(result)) => (
+            "tool_result",
+            json!({
+                "call_id": result.call_id,
+                "output": result.output,
+                "duration_ms": result.duration_ms,
+                "is_error": result.is_error,
+            }),
+        ),
+        Some(Event::ToolsComplete(_)) => ("tools_complete", json!({})),
+        Some(Event::AskUser(ask)) => {
+            let questions: Vec<_> = ask.questions.iter().map(question_json).collect();
+            ("ask_user", json!({"ask": ask.ask, "questions": questions}))
+        }
+        Some(Event::End(end)) => (
+            "end",
+            json!({
+                "agent": end.agent,
+                "error": end.error,
+                "code": end.code,
+                "retryable": end.retryable,
+                "finish_reason": end.finish_reason,
+                "cost": end.cost,
+            }),
+        ),
+        None => (
+            "element",
+            serde_json::from_str(&event.raw).unwrap_or_default(),
+        ),
+    };
+    json!({"seq": event.seq, "session": session, "kind": kind, "data": data})
+}
+
+fn question_json(question: &Question) -> serde_json::Value {
+    let options: Vec<_> = question
+        .options
+        .iter()
+        .map(|option| json!({"label": option.label, "description": option.description}))
+        .collect();
+    json!({
+        "question": question.question,
+        "header": question.header,
+        "options": options,
+        "multi_select": question.multi_select,
+    })
+}
+
+impl SendArgs {
+    fn into_message(self) -> Result<StreamMsg, CommandError> {
+        let content = if self.text == "-" {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text)?;
+            text
+        } else {
+            self.text
+        };
+        if content.trim().is_empty() {
+            return Err(CommandError::usage("the message is empty"));
+        }
+        Ok(StreamMsg {
+            agent: self.agent,
+            content,
+            session: self.session,
+            sender: Some(self.sender),
+            cwd: self.cwd.map(|path| absolute(&path)).transpose()?,
+            new_chat: self.new,
+            resume_file: self.resume_file.map(|path| absolute(&path)).transpose()?,
+            worker: self.worker,
+        })
+    }
+}
+
+/// The daemon has another current folder than this program.
+fn absolute(path: &std::path::Path) -> Result<String, CommandError> {
+    let path = std::path::absolute(path)?;
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| CommandError::usage(format!("{} is not valid UTF-8", path.display())))
+}

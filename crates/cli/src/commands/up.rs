@@ -1,0 +1,196 @@
+//! `quintet up`.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::process::ExitCode;
+
+use clap::Args;
+use quintet_runtime::LockError;
+use quintet_runtime::config::{ConfigInputs, KeyPath};
+use quintet_runtime::daemon::{Daemon, DaemonOptions, StartError};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::Context;
+use crate::error::{CommandError, ErrorKind};
+use crate::{home, settings};
+
+/// Where the command line of the original protocol looks, under the person's home folder.
+const COMPAT_SOCKET: &str = ".crabtalk/run/crabtalk.sock";
+
+/// What agents get of the daemon's environment: enough to run programs, nothing that is secret.
+const AGENT_VARIABLES: [&str; 14] = [
+    "HOME",
+    "LANG",
+    "LANGUAGE",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LC_MESSAGES",
+    "LC_TIME",
+    "LOGNAME",
+    "PATH",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "USER",
+];
+
+const EXAMPLES: &str = "\
+Examples:
+  quintet up
+  quintet up --listen 127.0.0.1:0          Take any free port; `quintet status` says which
+  quintet up --home ./try                  With a home folder of its own
+  QUINTET_LISTEN=127.0.0.1:8080 quintet up
+
+Every key of config.toml can be set by a variable: QUINTET_SECTION__KEY. Flags are stronger than
+variables, variables stronger than the file.";
+
+/// Run the daemon in the foreground, until Ctrl-C or SIGTERM
+///
+/// Agents that work when it is told to stop get the time that daemon.drain says.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct UpArgs {
+    /// Serve HTTP here; port 0 takes a free one [default: 127.0.0.1:7505] [env: QUINTET_LISTEN]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+
+    /// Serve control clients over TCP as well, with a token [env: QUINTET_CONTROL_TCP]
+    #[arg(long, value_name = "ADDRESS")]
+    control_tcp: Option<String>,
+
+    /// Listen where clients of the original protocol look: ~/.crabtalk/run/crabtalk.sock
+    #[arg(long)]
+    crabtalk_compat: bool,
+
+    /// Leave out the built-in worker
+    #[arg(long)]
+    no_worker: bool,
+
+    /// Serve an address that other machines can reach without TLS
+    #[arg(long)]
+    insecure: bool,
+}
+
+pub(crate) async fn run(context: &Context, args: UpArgs) -> Result<ExitCode, CommandError> {
+    let mut stop = StopSignals::listen()?;
+    let daemon = Daemon::start(options(context, args)?)
+        .await
+        .map_err(|error| explain(context, error))?;
+    announce(context, &daemon)?;
+    let (asked, again) = tokio::sync::oneshot::channel();
+    let mut asked = Some(asked);
+    let run = daemon.run_until(async {
+        // The sender lives as long as the loop below.
+        let _ = again.await;
+    });
+    tokio::pin!(run);
+    loop {
+        tokio::select! {
+            () = &mut run => return Ok(ExitCode::SUCCESS),
+            name = stop.next() => match asked.take() {
+                Some(asked) => {
+                    tracing::info!(signal = name, "stopping; a second signal stops at once");
+                    let _ = asked.send(());
+                }
+                None => return Err(CommandError::failed(format!("{name} came twice: stopped at once"))
+                    .hint("the next `quintet up` ends what was left running")),
+            },
+        }
+    }
+}
+
+fn options(context: &Context, args: UpArgs) -> Result<DaemonOptions, CommandError> {
+    let compat_socket = match args.crabtalk_compat {
+        true => Some(home::user_home()?.join(COMPAT_SOCKET)),
+        false => None,
+    };
+    Ok(DaemonOptions {
+        home: context.home.clone(),
+        config: inputs(context, &args)?,
+        version: env!("CARGO_PKG_VERSION"),
+        compat_socket,
+        insecure: args.insecure,
+        program: std::env::current_exe()?,
+        base_env: agent_environment(),
+    })
+}
+
+fn inputs(context: &Context, args: &UpArgs) -> Result<ConfigInputs, CommandError> {
+    let mut inputs = settings::inputs(&context.home);
+    for (key, value, flag) in [
+        ("http.listen", &args.listen, "--listen"),
+        ("control.tcp", &args.control_tcp, "--control-tcp"),
+    ] {
+        if let Some(value) = value {
+            let key =
+                KeyPath::parse(key).map_err(|error| CommandError::new(ErrorKind::Usage, error))?;
+            inputs = inputs.with_flag(key, value, flag);
+        }
+    }
+    Ok(inputs)
+}
+
+fn agent_environment() -> BTreeMap<String, String> {
+    AGENT_VARIABLES
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+        .collect()
+}
+
+/// Says on stdout, terminal or not, that the daemon is ready and what to do next.
+fn announce(context: &Context, daemon: &Daemon) -> Result<(), CommandError> {
+    let run = daemon.run_file();
+    let output = context.output;
+    output.line(format_args!(
+        "quintet {} is ready at {}",
+        run.version, run.http
+    ))?;
+    output.line(format_args!("  home    {}", context.home.root().display()))?;
+    output.line("  talk    quintet chat          (the agent `shell` needs no key)")?;
+    output.line("  models  quintet config set providers.anthropic.api_key KEY")?;
+    output.line("  stop    Ctrl-C")
+}
+
+fn explain(context: &Context, error: StartError) -> CommandError {
+    match error {
+        StartError::Config(problems) => CommandError::config(problems).hint(format!(
+            "edit {}; `quintet doctor` checks it again",
+            context.home.config_file().display()
+        )),
+        StartError::Tls(_) | StartError::Unprotected(_) => CommandError::config(error),
+        StartError::Lock(LockError::Held { ref pid, .. }) => {
+            let stop = format!("stop it with `kill {pid}`, or use another folder with --home DIR");
+            CommandError::new(ErrorKind::Failed, error).hint(stop)
+        }
+        StartError::Listen { ref source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+            CommandError::new(ErrorKind::Failed, error)
+                .hint("another program has it; `--listen 127.0.0.1:0` takes a free port")
+        }
+        error => {
+            CommandError::new(ErrorKind::Failed, error).hint("`quintet doctor` says what is wrong")
+        }
+    }
+}
+
+/// SIGINT and SIGTERM, listened for from the very start.
+struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}
