@@ -8,6 +8,7 @@
 //! what every stream that a client sees is read from.
 
 pub mod config;
+pub mod cron;
 pub mod daemon;
 pub mod home;
 mod http;

@@ -352,10 +352,14 @@ impl<'a> Section<'a, '_> {
 
     /// Reports a mistake that only the caller can see.
     pub(super) fn problem(&mut self, key: &str, kind: ProblemKind) {
+        // A default is not at fault: what was written beside it is.
         let origin = self
             .members
             .and_then(|members| members.get(key))
-            .map_or_else(|| self.origin.clone(), |node| node.origin.clone());
+            .map(|node| &node.origin)
+            .filter(|origin| origin.source != ConfigSource::Default)
+            .unwrap_or(&self.origin)
+            .clone();
         self.reader.problems.push(Problem {
             origin,
             key: self.path.child(key),

@@ -4,7 +4,10 @@ use rusqlite::Connection;
 
 use super::StoreError;
 
-const STEPS: &[&str] = &[include_str!("schema_1.sql")];
+const STEPS: &[&str] = &[
+    include_str!("schema_1.sql"),
+    include_str!("../cron/schema.sql"),
+];
 
 /// Brings the database to the newest format.
 pub(super) fn run(connection: &mut Connection) -> Result<(), StoreError> {

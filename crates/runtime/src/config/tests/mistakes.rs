@@ -116,6 +116,12 @@ fn each_kind_of_mistake_says_what_is_wrong() {
             ],
         ),
         (
+            "[sandbox]\n\nheartbeat = \"100s\"",
+            &[
+                "config.toml:1: sandbox.stale_after: must be longer than heartbeat, or every worker is stale",
+            ],
+        ),
+        (
             "[providers.mine]\nbase_url = \"ftp://x\"",
             &[
                 "config.toml:1: providers.mine.kind: is missing: it has no default",
@@ -245,6 +251,8 @@ fn a_variable_that_is_not_utf8_is_named_when_it_sets_a_key() {
 }
 
 proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
     #[test]
     fn no_file_panics(text in "[\\[\\]a-z.= \"{}0-9\n#]{0,200}") {
         let home = Home::with_config(&text);
