@@ -607,6 +607,8 @@ def test_a_handler_may_fail_or_choose_its_finish_reason() -> None:
                 frames = await coordinator.turn()
                 assert frames[-1]["finish_reason"] == reason
                 assert any("bad luck" in each.get("message", "") for each in frames) == (text == "fail")
+                if text == "fail":
+                    assert texts(frames) == "bad luck"
 
     asyncio.run(main())
 

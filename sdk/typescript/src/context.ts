@@ -2,7 +2,7 @@
 
 import { randomUUID } from "node:crypto";
 import { addAmounts, checkAmount } from "./decimal.js";
-import { Cancelled } from "./errors.js";
+import { brief, Cancelled } from "./errors.js";
 import type { JsonObject } from "./frames.js";
 import type { Approval, ApprovalRequest, AskOutcome, Message, Question } from "./messages.js";
 
@@ -94,8 +94,7 @@ export class Context {
     try {
       output = await run();
     } catch (error) {
-      const reason = error instanceof Error ? error.message || error.name : String(error);
-      await result(this.signal.aborted ? "cancelled" : reason, true);
+      await result(this.signal.aborted ? "cancelled" : brief(error), true);
       throw error;
     }
     await result(output, false);

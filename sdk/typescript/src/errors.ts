@@ -31,3 +31,8 @@ export class Cancelled extends AgentError {
     super("the turn was cancelled");
   }
 }
+
+/** Returns an error in one line, for a person. */
+export function brief(error: unknown): string {
+  return error instanceof Error ? error.message || error.name : String(error);
+}

@@ -9,7 +9,7 @@
 import type { Socket } from "node:net";
 import { Context, STEER_LIMIT, type Wire } from "./context.js";
 import { Deferred } from "./deferred.js";
-import { AgentError, Cancelled, ConnectionLost, FrameError, ProtocolError } from "./errors.js";
+import { AgentError, brief, Cancelled, ConnectionLost, FrameError, ProtocolError } from "./errors.js";
 import { encodeFrame, FrameDecoder, type JsonObject } from "./frames.js";
 import type { Logger, LogSink } from "./logs.js";
 import {
@@ -275,11 +275,12 @@ export class Session implements Wire {
       const result = await Promise.race([this.#host.handle(context, message), abandoned.promise]);
       if (signal.aborted) return "cancelled";
       if (result === undefined || FINISH_REASONS.includes(result)) return result ?? "end_turn";
-      this.#host.log.error(`the message handler returned ${JSON.stringify(result)}, which is no finish reason`);
-      return "error";
+      throw new AgentError(`the message handler returned ${JSON.stringify(result)}, which is no finish reason`);
     } catch (error) {
       if (signal.aborted) return "cancelled";
       this.#host.log.error(`the message handler failed: ${explain(error)}`);
+      // A turn that ends with an error has said which.
+      if (this.#fatal === undefined) await context.text(brief(error));
       return "error";
     } finally {
       abandoned.forget();

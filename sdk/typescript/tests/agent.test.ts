@@ -546,6 +546,7 @@ test("a handler may fail or choose its finish reason", async () => {
         frames.some((each) => each["message"]?.includes("bad luck") ?? false),
         text === "fail",
       );
+      if (text === "fail") assert.equal(texts(frames), "bad luck");
     }
   });
 });

@@ -65,7 +65,7 @@ class Agent:
         """Sets the coroutine that works on each message.
 
         It may return a finish reason; none means ``end_turn``. An exception
-        ends the turn with ``error`` and is logged.
+        is logged, told as text, and ends the turn with ``error``.
         """
         self._on_message = handler
         return handler

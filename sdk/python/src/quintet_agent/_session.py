@@ -227,10 +227,11 @@ class Session:
         await asyncio.wait({handler})
         context.steered._end()
         self._context = None
+        reason = await self._finish_reason(context, handler)
         complete: Dict[str, Any] = {
             "type": "complete",
             "message_id": context.message_id,
-            "finish_reason": self._finish_reason(context, handler),
+            "finish_reason": reason,
         }
         usage = context._token_usage()
         if usage is not None:
@@ -238,19 +239,21 @@ class Session:
         if self._fatal is None:
             await self.send(complete)
 
-    def _finish_reason(self, context: Context, handler: "asyncio.Task[Any]") -> str:
+    async def _finish_reason(self, context: Context, handler: "asyncio.Task[Any]") -> str:
         if context.cancelled or handler.cancelled():
             return "cancelled"
         error = handler.exception()
-        if error is not None:
-            self._agent.log.error("the message handler failed: %s", error, exc_info=error)
-            return "error"
-        result = handler.result()
-        if result is None:
-            return "end_turn"
-        if result in FINISH_REASONS:
-            return str(result)
-        self._agent.log.error("the message handler returned %r, which is no finish reason", result)
+        if error is None:
+            result = handler.result()
+            if result is None:
+                return "end_turn"
+            if result in FINISH_REASONS:
+                return str(result)
+            error = AgentError(f"the message handler returned {result!r}, which is no finish reason")
+        self._agent.log.error("the message handler failed: %s", error, exc_info=error)
+        if self._fatal is None:
+            # A turn that ends with an error has said which.
+            await context.text(str(error) or type(error).__name__)
         return "error"
 
     def _turn_over(self, turn: "asyncio.Task[None]") -> None:
