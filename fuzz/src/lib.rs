@@ -4,10 +4,18 @@
 //! broken. Two drivers call it: libFuzzer (`fuzz_targets/`, under cargo-fuzz) and the ordinary test
 //! `tests/corpus.rs`, which replays `corpus/NAME/` and mutates it for a few seconds.
 
+mod agent;
+mod control;
 mod framing;
 pub mod mutate;
+mod sandbox;
+mod workspace;
 
+pub use agent::agent;
+pub use control::control;
 pub use framing::framing;
+pub use sandbox::sandbox;
+pub use workspace::workspace;
 
 /// A target and the name of its corpus folder.
 pub struct Target {
@@ -18,7 +26,14 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: &[Target] = &[Target {
-    name: "framing",
-    run: framing,
-}];
+pub const TARGETS: &[Target] = &[
+    target("agent", agent),
+    target("control", control),
+    target("framing", framing),
+    target("sandbox", sandbox),
+    target("workspace", workspace),
+];
+
+const fn target(name: &'static str, run: fn(&[u8])) -> Target {
+    Target { name, run }
+}

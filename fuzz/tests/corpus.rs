@@ -13,7 +13,7 @@ use quintet_fuzz::{TARGETS, Target};
 
 #[test]
 fn every_target_holds_on_its_corpus_and_mutations_of_it() {
-    let seconds = setting("QUINTET_FUZZ_SECONDS", 3);
+    let seconds = setting("QUINTET_FUZZ_SECONDS", 2);
     let seed = setting("QUINTET_FUZZ_SEED", 7505);
     for target in TARGETS {
         let corpus = corpus(target);
