@@ -7,6 +7,7 @@
 //! This crate must never read the environment or the home folder, never print, and never know
 //! another plane.
 
+pub mod hub;
 pub mod isolate;
 mod lanes;
 pub mod paths;

@@ -53,6 +53,8 @@ pub enum HubEvent {
 pub struct HubSession {
     protocol: Protocol,
     registered: Option<String>,
+    /// Registered once, and has to do it again.
+    forgotten: bool,
     dialect: Option<Dialect>,
     last_heard: Duration,
     logged: HashSet<String>,
@@ -65,6 +67,7 @@ impl HubSession {
         Self {
             protocol,
             registered: None,
+            forgotten: false,
             dialect: None,
             last_heard: now,
             logged: HashSet::new(),
@@ -118,6 +121,7 @@ impl HubSession {
     /// The driver let the worker in.
     pub fn accept(&mut self, daemon_id: String) {
         self.registered = Some(daemon_id);
+        self.forgotten = false;
         self.outgoing.push_back(HubToWorker::RegisterAck {
             success: true,
             message: "Successfully registered".to_owned(),
@@ -133,9 +137,10 @@ impl HubSession {
     }
 
     /// The hub gave up on this worker while its connection stands. Its next heartbeat is answered
-    /// with failure, which makes it register again.
-    pub fn forget(&mut self) {
-        self.registered = None;
+    /// with failure, which makes it register again; its silence counts from `now`.
+    pub fn expect_registration(&mut self, now: Duration) {
+        self.forgotten = true;
+        self.last_heard = now;
     }
 
     /// The next message to send.
@@ -166,7 +171,7 @@ impl HubSession {
         if self.outgoing.len() >= 4 {
             return;
         }
-        let success = self.registered.is_some();
+        let success = self.registered.is_some() && !self.forgotten;
         self.outgoing.push_back(HubToWorker::HeartbeatAck {
             success,
             reason: if success {

@@ -105,7 +105,7 @@ pub(crate) async fn run(
             if spec.kind == JobKind::Shell {
                 delivery.started().await;
             }
-            Job::new(worker, &spec, delivery, place, commands, process)
+            Job::new(&spec, delivery, place, commands, process)
                 .run()
                 .await;
         }
@@ -128,7 +128,6 @@ fn spawn_failure(program: &Program, error: &std::io::Error) -> String {
 }
 
 struct Job {
-    worker: Arc<WorkerState>,
     id: String,
     kind: JobKind,
     delivery: Delivery,
@@ -175,7 +174,6 @@ enum Event {
 
 impl Job {
     fn new(
-        worker: Arc<WorkerState>,
         spec: &JobSpec,
         delivery: Delivery,
         place: Place,
@@ -184,7 +182,6 @@ impl Job {
     ) -> Self {
         let now = Instant::now();
         Self {
-            worker,
             id: spec.id.clone(),
             kind: spec.kind,
             delivery,

@@ -214,7 +214,7 @@ impl Worker {
     async fn connect_once(
         &self,
         link: u64,
-        online: &mut dyn FnMut(),
+        online: &mut (dyn FnMut() + Send),
         shutdown: &CancellationToken,
     ) -> Ended {
         let config = &self.state.config;

@@ -1,0 +1,424 @@
+//! A connection as handles hold it: the way out, and the table by which answers find them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::lanes::Link;
+use crate::proto::credit::{ReceiveCredit, SendCredit};
+use crate::proto::frame::{
+    Body, End, FailureCode, Frame, FrameKind, HEADER, Open, Opened, Outcome, StreamId,
+};
+use crate::proto::{Dialect, HubToWorker, Names, Protocol, WorkerToHub};
+use crate::socket::WsMessage;
+
+/// Messages of one v1 shell or download that wait for their reader; a full queue stops the
+/// connection, since v1 has no other way to slow a worker.
+const V1_QUEUE: usize = 64;
+
+/// The connection is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Gone;
+
+/// A cheap handle of one connection.
+#[derive(Debug, Clone)]
+pub(super) struct Conn(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    link: Link,
+    protocol: Protocol,
+    /// Short sections without an await.
+    routes: Mutex<Routes>,
+    dialect: watch::Sender<Option<Dialect>>,
+    running: AtomicUsize,
+    close: Mutex<Option<oneshot::Sender<(u16, String)>>>,
+}
+
+#[derive(Debug, Default)]
+struct Routes {
+    closed: bool,
+    last_stream: StreamId,
+    streams: HashMap<StreamId, StreamRoute>,
+    requests: HashMap<String, mpsc::Sender<WorkerToHub>>,
+}
+
+#[derive(Debug, Clone)]
+struct StreamRoute {
+    /// Unbounded in type only: what may be in it is bounded by the credit in `receive`.
+    events: mpsc::UnboundedSender<StreamEvent>,
+    receive: Arc<Mutex<ReceiveCredit>>,
+    gate: Arc<CreditGate>,
+}
+
+/// What arrives on a v2 stream.
+#[derive(Debug)]
+pub(super) enum StreamEvent {
+    Opened(Opened),
+    Out(Bytes),
+    Err(Bytes),
+    End(Box<End>),
+}
+
+/// The credit of a v2 stream towards the worker.
+#[derive(Debug, Default)]
+struct CreditGate {
+    credit: Mutex<SendCredit>,
+    changed: Notify,
+}
+
+impl Conn {
+    pub(super) fn new(
+        link: Link,
+        protocol: Protocol,
+        close: oneshot::Sender<(u16, String)>,
+    ) -> Self {
+        let known = (protocol == Protocol::V2).then_some(Dialect::Seed);
+        Self(Arc::new(Inner {
+            link,
+            protocol,
+            routes: Mutex::default(),
+            dialect: watch::Sender::new(known),
+            running: AtomicUsize::new(0),
+            close: Mutex::new(Some(close)),
+        }))
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.0.link.id
+    }
+
+    pub(super) fn protocol(&self) -> Protocol {
+        self.0.protocol
+    }
+
+    pub(super) fn running(&self) -> usize {
+        self.0.running.load(Ordering::Relaxed)
+    }
+
+    /// Counts a command or shell as running until the guard is dropped.
+    pub(super) fn count(&self) -> Running {
+        self.0.running.fetch_add(1, Ordering::Relaxed);
+        Running(self.clone())
+    }
+
+    pub(super) fn dialect(&self) -> Option<Dialect> {
+        *self.0.dialect.borrow()
+    }
+
+    pub(super) fn learn_dialect(&self, dialect: Option<Dialect>) {
+        if dialect.is_some() && self.dialect().is_none() {
+            self.0.dialect.send_replace(dialect);
+        }
+    }
+
+    /// Asks the connection's task to close it. Only the first call counts.
+    pub(super) fn close(&self, code: u16, reason: String) {
+        if let Some(close) = lock(&self.0.close).take() {
+            // The task may be gone already, which is what was asked for.
+            let _ = close.send((code, reason));
+        }
+    }
+
+    /// Ends every route: the connection is gone, or its worker is no longer registered.
+    pub(super) fn drop_routes(&self, closed: bool) {
+        let mut routes = self.routes();
+        routes.closed = closed;
+        routes.streams.clear();
+        routes.requests.clear();
+    }
+
+    // ---- v1 ----
+
+    /// Opens a route for the answers to `id`.
+    pub(super) fn request(&self, id: &str) -> Result<V1Route, Gone> {
+        let (sender, answers) = mpsc::channel(V1_QUEUE);
+        let mut routes = self.routes();
+        if routes.closed {
+            return Err(Gone);
+        }
+        routes.requests.insert(id.to_owned(), sender);
+        Ok(V1Route {
+            conn: self.clone(),
+            id: id.to_owned(),
+            answers,
+        })
+    }
+
+    pub(super) async fn send(&self, message: &HubToWorker) -> Result<(), Gone> {
+        let names = match self.dialect() {
+            // Both ids where an object can hold both; a shell needs the right names.
+            Some(dialect) if is_shell(message) => Names::Only(dialect),
+            _ => Names::Both,
+        };
+        self.0
+            .link
+            .bulk
+            .send(WsMessage::Text(message.encode(names)))
+            .await
+            .map_err(|_| Gone)
+    }
+
+    /// Hangs up a shell, from where nothing can wait. The seed has no message for it.
+    pub(super) fn close_shell(&self, id: &str) {
+        let message = HubToWorker::ShellClose { id: id.to_owned() };
+        self.0.link.text(message.encode(Names::Both));
+    }
+
+    /// Where answers to `id` go.
+    pub(super) fn route_of(&self, id: &str) -> Option<mpsc::Sender<WorkerToHub>> {
+        self.routes().requests.get(id).cloned()
+    }
+
+    pub(super) fn forget_request(&self, id: &str) {
+        self.routes().requests.remove(id);
+    }
+
+    // ---- v2 ----
+
+    /// Opens a stream whose reader lets `window` bytes be in flight.
+    pub(super) async fn open(&self, open: Open, window: u32) -> Result<HubStream, Gone> {
+        let (events_tx, events) = mpsc::unbounded_channel();
+        let receive = Arc::new(Mutex::new(ReceiveCredit::new(window)));
+        let gate = Arc::new(CreditGate::default());
+        let route = StreamRoute {
+            events: events_tx,
+            receive: receive.clone(),
+            gate: gate.clone(),
+        };
+        let id = {
+            let mut routes = self.routes();
+            if routes.closed {
+                return Err(Gone);
+            }
+            routes.last_stream = routes.last_stream.wrapping_add(1);
+            let id = routes.last_stream;
+            routes.streams.insert(id, route);
+            id
+        };
+        let stream = HubStream {
+            conn: self.clone(),
+            id,
+            events,
+            receive,
+            gate,
+        };
+        if !self.0.link.frame(id, Body::Open(Box::new(open))).await {
+            return Err(Gone);
+        }
+        if let Some(more) = lock(&stream.receive).open() {
+            stream.control(Body::Credit(more)).await;
+        }
+        Ok(stream)
+    }
+
+    /// Routes a frame from the worker. An error is a peer that breaks the framing.
+    pub(super) fn frame(&self, message: &Bytes) -> Result<(), String> {
+        let frame = Frame::decode(message).map_err(|fault| fault.to_string())?;
+        let mut routes = self.routes();
+        let Some(route) = routes.streams.get(&frame.stream) else {
+            // It crossed with the end of its stream.
+            return Ok(());
+        };
+        let event = match frame.body {
+            Body::Opened(opened) => StreamEvent::Opened(opened),
+            Body::Out(bytes) => StreamEvent::Out(bytes),
+            Body::Err(bytes) => StreamEvent::Err(bytes),
+            Body::Credit(amount) => {
+                route.gate.grant(amount);
+                return Ok(());
+            }
+            Body::End(end) => StreamEvent::End(end),
+            _ => return Err("a worker sent a frame that only a hub sends".to_owned()),
+        };
+        let len = match &event {
+            StreamEvent::Out(bytes) | StreamEvent::Err(bytes) => Some(bytes.len()),
+            StreamEvent::Opened(_) | StreamEvent::End(_) => None,
+        };
+        if let Some(len) = len
+            && lock(&route.receive).arrived(len).is_err()
+        {
+            let end = End {
+                outcome: Outcome::Failed {
+                    code: FailureCode::Protocol,
+                    error: "the worker sent beyond its credit".to_owned(),
+                },
+                duration_ms: 0,
+            };
+            let _ = route.events.send(StreamEvent::End(Box::new(end)));
+            routes.streams.remove(&frame.stream);
+            self.0.link.urgent(frame.stream, Body::Cancel);
+            return Ok(());
+        }
+        let ended = matches!(event, StreamEvent::End(_));
+        // A reader that went away has dropped its route, or is about to.
+        let _ = route.events.send(event);
+        if ended {
+            routes.streams.remove(&frame.stream);
+        }
+        Ok(())
+    }
+
+    fn routes(&self) -> MutexGuard<'_, Routes> {
+        lock(&self.0.routes)
+    }
+}
+
+/// Counts a job, see [`Conn::count`].
+#[derive(Debug)]
+pub(super) struct Running(Conn);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The answers to one v1 request. Its queue ends with the connection.
+#[derive(Debug)]
+pub(super) struct V1Route {
+    pub(super) conn: Conn,
+    id: String,
+    pub(super) answers: mpsc::Receiver<WorkerToHub>,
+}
+
+impl Drop for V1Route {
+    fn drop(&mut self) {
+        self.conn.forget_request(&self.id);
+    }
+}
+
+/// One v2 stream. Its queue ends with the connection.
+#[derive(Debug)]
+pub(super) struct HubStream {
+    conn: Conn,
+    id: StreamId,
+    events: mpsc::UnboundedReceiver<StreamEvent>,
+    receive: Arc<Mutex<ReceiveCredit>>,
+    gate: Arc<CreditGate>,
+}
+
+impl HubStream {
+    /// The next event, or `None` when the connection is gone. Cancel safe.
+    pub(super) async fn next(&mut self) -> Option<StreamEvent> {
+        self.events.recv().await
+    }
+
+    /// Gives back the credit of bytes that the reader has.
+    pub(super) async fn taken(&self, len: usize) {
+        let grant = lock(&self.receive).taken(len);
+        if let Some(amount) = grant {
+            self.control(Body::Credit(amount)).await;
+        }
+    }
+
+    /// Sends a frame before bulk, or with it when there is no room.
+    pub(super) async fn control(&self, body: Body) {
+        self.sender().control(body).await;
+    }
+
+    /// The same from where nothing can wait.
+    pub(super) fn urgent(&self, body: Body) {
+        self.conn.0.link.urgent(self.id, body);
+    }
+
+    /// The sending half, which may outlive this one.
+    pub(super) fn sender(&self) -> StreamSender {
+        StreamSender {
+            link: self.conn.0.link.clone(),
+            id: self.id,
+            gate: self.gate.clone(),
+        }
+    }
+
+    pub(super) fn conn(&self) -> &Conn {
+        &self.conn
+    }
+}
+
+impl Drop for HubStream {
+    fn drop(&mut self) {
+        self.conn.routes().streams.remove(&self.id);
+    }
+}
+
+/// The sending half of a v2 stream.
+#[derive(Debug, Clone)]
+pub(super) struct StreamSender {
+    link: Link,
+    id: StreamId,
+    gate: Arc<CreditGate>,
+}
+
+impl StreamSender {
+    /// A frame with room for `len` bytes of payload behind its header.
+    pub(super) fn frame(&self, len: usize) -> bytes::BytesMut {
+        crate::proto::frame::header(FrameKind::In, self.id, len)
+    }
+
+    /// Sends a frame made by [`Self::frame`], once there is credit for it.
+    pub(super) async fn send(&self, frame: bytes::BytesMut) -> Result<(), Gone> {
+        let len = frame.len() - HEADER;
+        tokio::select! {
+            () = self.gate.acquire(len) => {}
+            () = self.link.bulk.closed() => return Err(Gone),
+        }
+        let message = WsMessage::Binary(frame.freeze());
+        self.link.bulk.send(message).await.map_err(|_| Gone)
+    }
+
+    /// Sends a small frame, before bulk where there is room for it.
+    pub(super) async fn control(&self, body: Body) -> bool {
+        self.link.urgent(self.id, body.clone()) || self.link.frame(self.id, body).await
+    }
+
+    /// Sends a frame behind what was sent before.
+    pub(super) async fn in_turn(&self, body: Body) -> Result<(), Gone> {
+        if self.link.frame(self.id, body).await {
+            Ok(())
+        } else {
+            Err(Gone)
+        }
+    }
+}
+
+impl CreditGate {
+    fn grant(&self, amount: u32) {
+        lock(&self.credit).grant(amount);
+        self.changed.notify_waiters();
+    }
+
+    async fn acquire(&self, len: usize) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the look, so that no grant is missed in between.
+            changed.as_mut().enable();
+            {
+                let mut credit = lock(&self.credit);
+                if credit.room(len) >= len {
+                    credit.spend(len);
+                    return;
+                }
+            }
+            changed.await;
+        }
+    }
+}
+
+fn is_shell(message: &HubToWorker) -> bool {
+    matches!(
+        message,
+        HubToWorker::StartShell { .. }
+            | HubToWorker::ShellInput { .. }
+            | HubToWorker::ShellResize { .. }
+            | HubToWorker::ShellClose { .. }
+    )
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

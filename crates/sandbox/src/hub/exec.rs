@@ -1,0 +1,576 @@
+//! Commands.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::conn::{HubStream, Running, StreamEvent, StreamSender, V1Route};
+use super::observer::HubEvent;
+use super::{Hub, RequestError, failure};
+use crate::proto::frame::{Body, FailureCode, INITIAL_CREDIT, MAX_DATA, Open, Outcome};
+use crate::proto::{DEFAULT_TIMEOUT_SECS, HubToWorker, Protocol, WorkerToHub};
+
+/// How much output of a command may be on its way.
+const WINDOW: u32 = 4 * INITIAL_CREDIT;
+
+/// A command to run.
+#[derive(Debug, Clone, Default)]
+pub struct ExecRequest {
+    /// A shell line.
+    pub command: String,
+    /// Absent means the worker's root.
+    pub cwd: Option<String>,
+    /// Added to the worker's own environment.
+    pub env: BTreeMap<String, String>,
+    /// Absent means 300 s; counted in whole seconds, at least one.
+    pub timeout: Option<Duration>,
+    /// Whether [`ExecHandle::stdin`] will be used; v2 only.
+    pub stdin: bool,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecOutcome {
+    /// By itself. A v1 worker says -1 for a signal it does not name.
+    Exited(i32),
+    /// By a signal.
+    Signaled(i32),
+    /// It ran too long.
+    TimedOut {
+        /// The limit.
+        secs: u64,
+    },
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// What comes from a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecEvent {
+    /// Bytes of stdout.
+    Stdout(Bytes),
+    /// Bytes of stderr.
+    Stderr(Bytes),
+    /// The end; nothing follows.
+    Ended {
+        /// How.
+        outcome: ExecOutcome,
+        /// How long it ran, as the worker measured it.
+        duration: Duration,
+    },
+}
+
+/// A command's whole result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Stdout, cut at the limit.
+    pub stdout: Vec<u8>,
+    /// Stderr, cut at the limit.
+    pub stderr: Vec<u8>,
+    /// Whether either was cut.
+    pub cut: bool,
+    /// How it ended.
+    pub outcome: ExecOutcome,
+    /// How long it ran.
+    pub duration: Duration,
+}
+
+impl Hub {
+    /// Runs a command.
+    pub async fn exec(
+        &self,
+        worker: &str,
+        request: ExecRequest,
+    ) -> Result<ExecHandle, RequestError> {
+        let conn = self.inner.online(worker)?;
+        let lost = |_| RequestError::Lost {
+            worker: worker.to_owned(),
+        };
+        let id = uuid::Uuid::now_v7().to_string();
+        let timeout_secs = request.timeout.map_or(DEFAULT_TIMEOUT_SECS, |timeout| {
+            timeout.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX).max(1)
+        });
+        let audit = Audit::start(self, worker, &id, &request);
+        let running = conn.count();
+        let transport = match conn.protocol() {
+            Protocol::V1 => {
+                if request.stdin {
+                    return Err(RequestError::NeedsV2 {
+                        worker: worker.to_owned(),
+                        what: "take input for a command",
+                    });
+                }
+                let route = conn.request(&id).map_err(lost)?;
+                let message = HubToWorker::ExecuteCommand {
+                    id: id.clone(),
+                    command: request.command,
+                    timeout_secs: Some(timeout_secs),
+                    env: request.env,
+                    cwd: request.cwd,
+                };
+                conn.send(&message).await.map_err(lost)?;
+                Transport::V1 {
+                    route,
+                    ready: VecDeque::new(),
+                    deadline: Instant::now() + Duration::from_secs(timeout_secs),
+                    timeout_secs,
+                }
+            }
+            Protocol::V2 => {
+                let open = Open::Exec {
+                    id: id.clone(),
+                    command: request.command,
+                    timeout_secs,
+                    env: request.env,
+                    cwd: request.cwd,
+                    stdin: request.stdin,
+                };
+                Transport::V2(conn.open(open, WINDOW).await.map_err(lost)?)
+            }
+        };
+        Ok(ExecHandle::new(
+            self, worker, id, transport, audit, running,
+        ))
+    }
+
+    /// Continues with a command that was detached from, or whose hub went away, from the start of
+    /// what its worker has kept of its output.
+    pub async fn attach_exec(&self, worker: &str, id: &str) -> Result<ExecHandle, RequestError> {
+        let conn = self.inner.online_v2(worker, "keep a command")?;
+        let open = Open::Attach {
+            id: id.to_owned(),
+            stdout: 0,
+            stderr: 0,
+        };
+        let running = conn.count();
+        let stream = conn
+            .open(open, WINDOW)
+            .await
+            .map_err(|_| RequestError::Lost {
+                worker: worker.to_owned(),
+            })?;
+        let request = ExecRequest {
+            command: format!("(attach {id})"),
+            ..ExecRequest::default()
+        };
+        let audit = Audit::start(self, worker, id, &request);
+        let transport = Transport::V2(stream);
+        let id = id.to_owned();
+        Ok(ExecHandle::new(
+            self, worker, id, transport, audit, running,
+        ))
+    }
+}
+
+enum Transport {
+    V1 {
+        route: V1Route,
+        ready: VecDeque<ExecEvent>,
+        deadline: Instant,
+        timeout_secs: u64,
+    },
+    V2(HubStream),
+    /// The end was seen, or the command was let go.
+    Over,
+}
+
+/// A running command. Dropped before its end, it is cancelled: its process tree is killed under
+/// v2; under v1, which has no such message, it runs until its timeout and its result is dropped.
+pub struct ExecHandle {
+    hub: Hub,
+    worker: String,
+    id: String,
+    transport: Transport,
+    input: Arc<Mutex<Option<StreamSender>>>,
+    seen: [u64; 2],
+    audit: Audit,
+    _running: Running,
+}
+
+impl ExecHandle {
+    fn new(
+        hub: &Hub,
+        worker: &str,
+        id: String,
+        transport: Transport,
+        audit: Audit,
+        running: Running,
+    ) -> Self {
+        let input = match &transport {
+            Transport::V2(stream) => Some(stream.sender()),
+            Transport::V1 { .. } | Transport::Over => None,
+        };
+        Self {
+            hub: hub.clone(),
+            worker: worker.to_owned(),
+            id,
+            transport,
+            input: Arc::new(Mutex::new(input)),
+            seen: [0; 2],
+            audit,
+            _running: running,
+        }
+    }
+
+    /// The job's id, by which [`Hub::attach_exec`] finds it again.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Where the command's input goes; usable beside [`Self::next`].
+    pub fn stdin(&self) -> ExecInput {
+        ExecInput {
+            worker: self.worker.clone(),
+            sender: self.input.clone(),
+        }
+    }
+
+    /// The next output, or the end. Cancel safe. Must not be called after [`ExecEvent::Ended`].
+    pub async fn next(&mut self) -> Result<ExecEvent, RequestError> {
+        loop {
+            let event = match &mut self.transport {
+                Transport::V1 { .. } => return self.next_v1().await,
+                Transport::V2(stream) => stream.next().await,
+                Transport::Over => return Err(self.lost()),
+            };
+            match event {
+                Some(StreamEvent::Opened(opened)) => {
+                    // What the quota took can't be had; the count must still agree.
+                    self.seen[0] += opened.lost_stdout;
+                    self.seen[1] += opened.lost_stderr;
+                }
+                Some(StreamEvent::Out(bytes)) => {
+                    self.taken(0, bytes.len()).await;
+                    return Ok(ExecEvent::Stdout(bytes));
+                }
+                Some(StreamEvent::Err(bytes)) => {
+                    self.taken(1, bytes.len()).await;
+                    return Ok(ExecEvent::Stderr(bytes));
+                }
+                Some(StreamEvent::End(end)) => {
+                    if let Transport::V2(stream) = &self.transport {
+                        stream.urgent(Body::Done);
+                    }
+                    let duration = Duration::from_millis(end.duration_ms);
+                    return self.ended(outcome(end.outcome), duration);
+                }
+                None => self.reattach().await?,
+            }
+        }
+    }
+
+    /// Gathers the whole output, at most `limit` bytes of each stream.
+    pub async fn output(mut self, limit: usize) -> Result<ExecOutput, RequestError> {
+        let mut kept = [Vec::new(), Vec::new()];
+        let mut cut = false;
+        loop {
+            let (channel, bytes) = match self.next().await? {
+                ExecEvent::Stdout(bytes) => (0, bytes),
+                ExecEvent::Stderr(bytes) => (1, bytes),
+                ExecEvent::Ended { outcome, duration } => {
+                    let [stdout, stderr] = kept;
+                    return Ok(ExecOutput {
+                        stdout,
+                        stderr,
+                        cut,
+                        outcome,
+                        duration,
+                    });
+                }
+            };
+            let room = limit.saturating_sub(kept[channel].len()).min(bytes.len());
+            kept[channel].extend_from_slice(&bytes[..room]);
+            cut |= room < bytes.len();
+        }
+    }
+
+    /// Kills the command's process tree. Its end still comes from [`Self::next`], as
+    /// [`ExecOutcome::Cancelled`].
+    pub async fn cancel(&mut self) {
+        match &mut self.transport {
+            Transport::V2(stream) => stream.control(Body::Cancel).await,
+            Transport::V1 { ready, .. } => {
+                // v1 can't: what the caller sees is over.
+                ready.clear();
+                ready.push_back(ExecEvent::Ended {
+                    outcome: ExecOutcome::Cancelled,
+                    duration: self.audit.started.elapsed(),
+                });
+            }
+            Transport::Over => {}
+        }
+    }
+
+    /// Lets the command run on without a reader; v2 only. Returns its id.
+    pub async fn detach(mut self) -> Result<String, RequestError> {
+        match &self.transport {
+            Transport::V2(stream) => stream.control(Body::Detach).await,
+            Transport::V1 { .. } | Transport::Over => {
+                return Err(RequestError::NeedsV2 {
+                    worker: self.worker.clone(),
+                    what: "leave a command running",
+                });
+            }
+        }
+        self.transport = Transport::Over;
+        self.audit.end("detached");
+        Ok(std::mem::take(&mut self.id))
+    }
+
+    async fn taken(&mut self, channel: usize, len: usize) {
+        self.seen[channel] += len as u64;
+        self.audit.output += len as u64;
+        if let Transport::V2(stream) = &self.transport {
+            stream.taken(len).await;
+        }
+    }
+
+    fn lost(&self) -> RequestError {
+        RequestError::Lost {
+            worker: self.worker.clone(),
+        }
+    }
+
+    fn ended(
+        &mut self,
+        outcome: Result<ExecOutcome, RequestError>,
+        duration: Duration,
+    ) -> Result<ExecEvent, RequestError> {
+        self.transport = Transport::Over;
+        self.close_input();
+        match outcome {
+            Ok(outcome) => {
+                self.audit.end(&words(&outcome));
+                Ok(ExecEvent::Ended { outcome, duration })
+            }
+            Err(error) => {
+                self.audit.end(&error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Continues on the worker's next connection.
+    async fn reattach(&mut self) -> Result<(), RequestError> {
+        let Transport::V2(stream) = &self.transport else {
+            return Err(self.lost());
+        };
+        // What was on its way in is lost, and where it stopped is unknown: better no input than
+        // input with a hole.
+        self.close_input();
+        let attached = async {
+            let conn = self
+                .hub
+                .inner
+                .returned(&self.worker, stream.conn().id())
+                .await?;
+            let open = Open::Attach {
+                id: self.id.clone(),
+                stdout: self.seen[0],
+                stderr: self.seen[1],
+            };
+            conn.open(open, WINDOW).await.map_err(|_| self.lost())
+        };
+        match attached.await {
+            Ok(stream) => {
+                self.transport = Transport::V2(stream);
+                Ok(())
+            }
+            Err(error) => self.ended(Err(error), Duration::ZERO).map(drop),
+        }
+    }
+
+    fn close_input(&self) {
+        *self.input.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    async fn next_v1(&mut self) -> Result<ExecEvent, RequestError> {
+        let lost = self.lost();
+        let Transport::V1 {
+            route,
+            ready,
+            deadline,
+            timeout_secs,
+        } = &mut self.transport
+        else {
+            return Err(lost);
+        };
+        if ready.is_empty() {
+            let answer = route.answers.recv().await;
+            let (deadline, timeout_secs) = (*deadline, *timeout_secs);
+            match answer {
+                Some(WorkerToHub::CommandOutput {
+                    stdout,
+                    stderr,
+                    exit_code,
+                    duration_ms,
+                    ..
+                }) => {
+                    self.audit.output += (stdout.len() + stderr.len()) as u64;
+                    if !stdout.is_empty() {
+                        ready.push_back(ExecEvent::Stdout(Bytes::from(stdout)));
+                    }
+                    if !stderr.is_empty() {
+                        ready.push_back(ExecEvent::Stderr(Bytes::from(stderr)));
+                    }
+                    ready.push_back(ExecEvent::Ended {
+                        outcome: ExecOutcome::Exited(exit_code),
+                        duration: Duration::from_millis(duration_ms),
+                    });
+                }
+                // Workers word it differently; the clock says the same everywhere.
+                Some(WorkerToHub::CommandError { .. }) if Instant::now() >= deadline => {
+                    ready.push_back(ExecEvent::Ended {
+                        outcome: ExecOutcome::TimedOut { secs: timeout_secs },
+                        duration: Duration::from_secs(timeout_secs),
+                    });
+                }
+                Some(WorkerToHub::CommandError { error, .. }) => {
+                    let error = RequestError::Failed { code: None, error };
+                    return self.ended(Err(error), Duration::ZERO);
+                }
+                Some(WorkerToHub::Error(error)) => {
+                    let error = RequestError::Failed {
+                        code: None,
+                        error: error.message,
+                    };
+                    return self.ended(Err(error), Duration::ZERO);
+                }
+                Some(other) => {
+                    let error = RequestError::Failed {
+                        code: Some(FailureCode::Protocol),
+                        error: format!("the worker answered with {other:?}"),
+                    };
+                    return self.ended(Err(error), Duration::ZERO);
+                }
+                None => return self.ended(Err(lost), Duration::ZERO),
+            }
+        }
+        match ready.pop_front() {
+            Some(ExecEvent::Ended { outcome, duration }) => self.ended(Ok(outcome), duration),
+            Some(event) => Ok(event),
+            None => Err(lost),
+        }
+    }
+}
+
+impl Drop for ExecHandle {
+    fn drop(&mut self) {
+        if let Transport::V2(stream) = &self.transport {
+            stream.urgent(Body::Cancel);
+            stream.urgent(Body::Done);
+        }
+    }
+}
+
+/// A command's input.
+#[derive(Debug, Clone)]
+pub struct ExecInput {
+    worker: String,
+    sender: Arc<Mutex<Option<StreamSender>>>,
+}
+
+impl ExecInput {
+    /// Sends bytes, at the pace at which the command reads. After the connection was lost it fails,
+    /// even when the command itself goes on.
+    pub async fn write(&self, bytes: &[u8]) -> Result<(), RequestError> {
+        for part in bytes.chunks(MAX_DATA) {
+            let sender = self.sender()?;
+            let mut frame = sender.frame(part.len());
+            frame.extend_from_slice(part);
+            sender.send(frame).await.map_err(|_| self.lost())?;
+        }
+        Ok(())
+    }
+
+    /// Ends the input.
+    pub async fn finish(&self) -> Result<(), RequestError> {
+        let sender = self.sender()?;
+        sender.in_turn(Body::Eof).await.map_err(|_| self.lost())
+    }
+
+    fn sender(&self) -> Result<StreamSender, RequestError> {
+        self.sender
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+            .ok_or_else(|| self.lost())
+    }
+
+    fn lost(&self) -> RequestError {
+        RequestError::Lost {
+            worker: self.worker.clone(),
+        }
+    }
+}
+
+/// A command's rows in the audit.
+struct Audit {
+    hub: Hub,
+    worker: String,
+    job: String,
+    started: Instant,
+    output: u64,
+    ended: bool,
+}
+
+impl Audit {
+    fn start(hub: &Hub, worker: &str, job: &str, request: &ExecRequest) -> Self {
+        hub.inner.observe(&HubEvent::CommandStarted {
+            worker: worker.to_owned(),
+            job: job.to_owned(),
+            command: request.command.clone(),
+            cwd: request.cwd.clone(),
+        });
+        Self {
+            hub: hub.clone(),
+            worker: worker.to_owned(),
+            job: job.to_owned(),
+            started: Instant::now(),
+            output: 0,
+            ended: false,
+        }
+    }
+
+    fn end(&mut self, result: &str) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        self.hub.inner.observe(&HubEvent::CommandEnded {
+            worker: self.worker.clone(),
+            job: self.job.clone(),
+            result: result.to_owned(),
+            duration: self.started.elapsed(),
+            output: self.output,
+        });
+    }
+}
+
+impl Drop for Audit {
+    fn drop(&mut self) {
+        self.end("cancelled");
+    }
+}
+
+fn outcome(outcome: Outcome) -> Result<ExecOutcome, RequestError> {
+    match outcome {
+        Outcome::Exited { code } => Ok(ExecOutcome::Exited(code)),
+        Outcome::Signaled { signal } => Ok(ExecOutcome::Signaled(signal)),
+        Outcome::TimedOut { secs } => Ok(ExecOutcome::TimedOut { secs }),
+        Outcome::Cancelled => Ok(ExecOutcome::Cancelled),
+        outcome => Err(failure(outcome)),
+    }
+}
+
+/// An outcome for the audit.
+pub(super) fn words(outcome: &ExecOutcome) -> String {
+    match outcome {
+        ExecOutcome::Exited(code) => format!("exited {code}"),
+        ExecOutcome::Signaled(signal) => format!("signal {signal}"),
+        ExecOutcome::TimedOut { secs } => format!("timed out after {secs} s"),
+        ExecOutcome::Cancelled => "cancelled".to_owned(),
+    }
+}

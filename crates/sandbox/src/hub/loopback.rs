@@ -1,0 +1,93 @@
+//! Whether a TCP peer is a process of this user on this machine.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+/// Whether the peer of a connection dials over loopback from a socket of this process's user, as
+/// the kernel's table of sockets says. Reads `/proc/net/tcp`, so call it where blocking is allowed.
+pub fn is_same_user(local: SocketAddr, peer: SocketAddr) -> bool {
+    let (local, peer) = (canonical(local), canonical(peer));
+    if !peer.ip().is_loopback() || !local.ip().is_loopback() {
+        return false;
+    }
+    let own = rustix::process::geteuid().as_raw();
+    // A dual-stack socket of the peer's is listed in the second table.
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        std::fs::read_to_string(table)
+            .is_ok_and(|text| owner(&text, peer, local).is_some_and(|uid| uid == own))
+    })
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// The owner of the socket that is bound to `local` and connected to `remote`.
+fn owner(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+    let spellings = |address: SocketAddr| [spell(address, false), spell(address, true)];
+    let (local, remote) = (spellings(local), spellings(remote));
+    table.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (from, to) = (fields.next()?, fields.next()?);
+        let matches = local.iter().any(|spelled| spelled == from)
+            && remote.iter().any(|spelled| spelled == to);
+        // After the addresses: state, queues, timer, retransmits, uid.
+        matches
+            .then(|| fields.nth(4))
+            .flatten()
+            .and_then(|uid| uid.parse().ok())
+    })
+}
+
+/// An address as the kernel prints it: words of the machine's byte order in hex.
+fn spell(address: SocketAddr, mapped: bool) -> String {
+    let octets: Vec<u8> = match (address.ip(), mapped) {
+        (IpAddr::V4(v4), false) => v4.octets().to_vec(),
+        (IpAddr::V4(v4), true) => v4.to_ipv6_mapped().octets().to_vec(),
+        (IpAddr::V6(v6), _) => v6.octets().to_vec(),
+    };
+    let mut text = String::new();
+    for word in octets.chunks_exact(4) {
+        let word = [word[0], word[1], word[2], word[3]];
+        let _ = write!(text, "{:08X}", u32::from_ne_bytes(word));
+    }
+    let _ = write!(text, ":{:04X}", address.port());
+    text
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    #[test]
+    fn a_connection_of_this_process_is_of_this_user() {
+        for bind in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+            let Ok(listener) = TcpListener::bind(bind) else {
+                continue;
+            };
+            let port = listener.local_addr().unwrap().port();
+            let host = if bind.starts_with("127") || bind == "[::]:0" {
+                IpAddr::V4(Ipv4Addr::LOCALHOST)
+            } else {
+                "::1".parse().unwrap()
+            };
+            let client = TcpStream::connect((host, port)).unwrap();
+            let (server, peer) = listener.accept().unwrap();
+            assert!(is_same_user(server.local_addr().unwrap(), peer), "{bind}");
+            drop(client);
+        }
+    }
+
+    #[test]
+    fn a_remote_peer_and_another_user_are_not() {
+        let here: SocketAddr = "127.0.0.1:7505".parse().unwrap();
+        assert!(!is_same_user(here, "192.0.2.1:1234".parse().unwrap()));
+        assert!(!is_same_user(here, "127.0.0.1:1".parse().unwrap()));
+        let table = "header\n 0: 0100007F:04D2 0100007F:1D51 01 00000000:00000000 00:00000000 00000000  1000        0 1 1\n";
+        let peer: SocketAddr = "127.0.0.1:1234".parse().unwrap();
+        assert_eq!(owner(table, peer, here), Some(1000));
+        assert_eq!(owner(table, here, peer), None);
+    }
+}

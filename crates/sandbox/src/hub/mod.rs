@@ -1,0 +1,303 @@
+//! The end that gives work: workers register here, and callers reach them by name.
+//!
+//! [`Hub::serve_connection`] is run for every connection by whoever owns the listener. Everything
+//! else is for callers: [`Hub::exec`], [`Hub::shell`], [`Hub::upload`], [`Hub::download`] and so
+//! on return handles that survive, under v2, the loss of the worker's connection: while it is gone
+//! they wait, and when it is back they continue where they were.
+//!
+//! What waits for a slow reader is bounded: by credit under v2, which stops only that stream; under
+//! v1 by a short queue, which stops the worker's connection, until the reader has stood still for
+//! [`HubSettings::slow_reader`] and loses its stream.
+
+pub mod auth;
+mod conn;
+mod exec;
+pub mod loopback;
+mod observer;
+mod registry;
+mod serve;
+mod shell;
+mod transfer;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub use auth::{AuthError, PeerInfo, WorkerAuth};
+use conn::{Conn, StreamEvent};
+pub use exec::{ExecEvent, ExecHandle, ExecInput, ExecOutcome, ExecOutput, ExecRequest};
+pub use observer::{Direction, HubEvent, HubObserver, NoObserver};
+use registry::Registry;
+pub use registry::{WorkerInfo, WorkerStatus};
+pub use shell::{ShellEvent, ShellHandle, ShellInput, TerminalSize};
+pub use transfer::{DownloadHandle, Have, RemoteFile, UploadRequest};
+
+use crate::proto::frame::{FailureCode, JobInfo, Open, Outcome};
+use crate::proto::{Liveness, Protocol};
+use crate::socket::close;
+
+/// The read buffer that a hub's sockets should have: every idle worker holds one.
+pub const SOCKET_BUFFER: usize = 16 * 1024;
+
+/// A hub's clockwork.
+#[derive(Debug, Clone, Copy)]
+pub struct HubSettings {
+    /// When a worker is stale.
+    pub liveness: Liveness,
+    /// How long a v2 command or shell waits for its worker to come back.
+    pub reattach: Duration,
+    /// How long a v1 reader may stand still.
+    pub slow_reader: Duration,
+    /// How long a v1 transfer or the start of a shell may stay without an answer.
+    pub patience: Duration,
+}
+
+impl Default for HubSettings {
+    fn default() -> Self {
+        Self {
+            liveness: Liveness::default(),
+            reattach: Duration::from_secs(60),
+            slow_reader: Duration::from_secs(30),
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Why a worker did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// No worker of that name has ever registered.
+    #[error("there is no worker {worker:?}; `quintet workers` lists them")]
+    UnknownWorker {
+        /// The name.
+        worker: String,
+    },
+    /// It is stale or offline.
+    #[error("the worker {worker:?} is {}; it will be back by itself if its machine is up", status_word(*.status))]
+    NotOnline {
+        /// Its name.
+        worker: String,
+        /// How it is.
+        status: WorkerStatus,
+    },
+    /// The connection broke and, under v2, did not come back in time.
+    #[error("the connection to the worker {worker:?} was lost")]
+    Lost {
+        /// Its name.
+        worker: String,
+    },
+    /// Something that only v2 can do.
+    #[error("the worker {worker:?} speaks only sandd.v1, which can't {what}")]
+    NeedsV2 {
+        /// Its name.
+        worker: String,
+        /// What was asked.
+        what: &'static str,
+    },
+    /// The worker could not do it.
+    #[error("{error}")]
+    Failed {
+        /// What kind of failure; none from a v1 worker.
+        code: Option<FailureCode>,
+        /// The worker's words.
+        error: String,
+    },
+    /// No answer in time.
+    #[error("the worker {worker:?} did not answer in {} s", .waited.as_secs())]
+    NoAnswer {
+        /// Its name.
+        worker: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// The caller's own file failed.
+    #[error("the local file can't be used: {0}")]
+    Local(String),
+}
+
+fn status_word(status: WorkerStatus) -> &'static str {
+    match status {
+        WorkerStatus::Online => "online",
+        WorkerStatus::Stale => "stale",
+        WorkerStatus::Offline => "offline",
+    }
+}
+
+/// The hub. Clones share everything.
+#[derive(Clone)]
+pub struct Hub {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: HubSettings,
+    auth: Arc<dyn WorkerAuth>,
+    observer: Arc<dyn HubObserver>,
+    /// Short sections without an await.
+    registry: Mutex<Registry>,
+    changes: watch::Sender<()>,
+    links: AtomicU64,
+    epoch: Instant,
+    shutdown: CancellationToken,
+}
+
+impl Hub {
+    /// A hub without workers. When `shutdown` is cancelled, every connection is closed.
+    pub fn new(
+        settings: HubSettings,
+        auth: Arc<dyn WorkerAuth>,
+        observer: Arc<dyn HubObserver>,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                settings,
+                auth,
+                observer,
+                registry: Mutex::default(),
+                changes: watch::Sender::new(()),
+                links: AtomicU64::new(0),
+                epoch: Instant::now(),
+                shutdown,
+            }),
+        }
+    }
+
+    /// All workers, by name.
+    pub fn workers(&self) -> Vec<WorkerInfo> {
+        self.select(&BTreeMap::new())
+    }
+
+    /// One worker.
+    pub fn worker(&self, id: &str) -> Option<WorkerInfo> {
+        self.inner.registry().info(id)
+    }
+
+    /// The workers that carry all of `labels`, by name, whatever their state.
+    pub fn select(&self, labels: &BTreeMap<String, String>) -> Vec<WorkerInfo> {
+        self.inner.registry().select(labels)
+    }
+
+    /// Changes whenever a worker comes, goes, or becomes stale.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.inner.changes.subscribe()
+    }
+
+    /// Closes a worker's connection. A revoked token is taken back by calling this after the
+    /// store no longer knows it: the worker can't register again.
+    pub fn disconnect(&self, worker: &str, reason: &str) {
+        let registry = self.inner.registry();
+        if let Some(conn) = registry.conn(worker) {
+            conn.close(close::POLICY, reason.to_owned());
+        }
+    }
+
+    /// The commands and shells that a worker keeps, its own restarts excepted.
+    pub async fn jobs(&self, worker: &str) -> Result<Vec<JobInfo>, RequestError> {
+        let conn = self.inner.online_v2(worker, "list its commands")?;
+        let lost = || RequestError::Lost {
+            worker: worker.to_owned(),
+        };
+        let mut stream = conn.open(Open::Jobs, 0).await.map_err(|_| lost())?;
+        loop {
+            match stream.next().await.ok_or_else(lost)? {
+                StreamEvent::End(end) => match end.outcome {
+                    Outcome::Jobs { jobs } => return Ok(jobs),
+                    outcome => return Err(failure(outcome)),
+                },
+                StreamEvent::Opened(_) | StreamEvent::Out(_) | StreamEvent::Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_link(&self) -> u64 {
+        self.links.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    fn changed(&self) {
+        self.changes.send_replace(());
+    }
+
+    fn observe(&self, event: &HubEvent) {
+        self.observer.observe(event);
+    }
+
+    fn online(&self, worker: &str) -> Result<Conn, RequestError> {
+        let registry = self.registry();
+        match (registry.status(worker), registry.conn(worker)) {
+            (Some(WorkerStatus::Online), Some(conn)) => Ok(conn.clone()),
+            (Some(status), _) => Err(RequestError::NotOnline {
+                worker: worker.to_owned(),
+                status,
+            }),
+            (None, _) => Err(RequestError::UnknownWorker {
+                worker: worker.to_owned(),
+            }),
+        }
+    }
+
+    fn online_v2(&self, worker: &str, what: &'static str) -> Result<Conn, RequestError> {
+        let conn = self.online(worker)?;
+        match conn.protocol() {
+            Protocol::V2 => Ok(conn),
+            Protocol::V1 => Err(RequestError::NeedsV2 {
+                worker: worker.to_owned(),
+                what,
+            }),
+        }
+    }
+
+    /// Waits for a worker to be online on another connection than `lost`.
+    async fn returned(&self, worker: &str, lost: u64) -> Result<Conn, RequestError> {
+        let mut changes = self.changes.subscribe();
+        let found = async {
+            loop {
+                if let Ok(conn) = self.online_v2(worker, "continue")
+                    && conn.id() != lost
+                {
+                    return conn;
+                }
+                if changes.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let gone = || RequestError::Lost {
+            worker: worker.to_owned(),
+        };
+        tokio::select! {
+            found = tokio::time::timeout(self.settings.reattach, found) => {
+                found.map_err(|_| gone())
+            }
+            () = self.shutdown.cancelled() => Err(gone()),
+        }
+    }
+}
+
+/// An outcome that is not what the request was for.
+fn failure(outcome: Outcome) -> RequestError {
+    let (code, error) = match outcome {
+        Outcome::Failed { code, error } => (Some(code), error),
+        Outcome::Cancelled => (None, "cancelled".to_owned()),
+        outcome => (
+            Some(FailureCode::Protocol),
+            format!("the worker answered with {outcome:?}"),
+        ),
+    };
+    RequestError::Failed { code, error }
+}

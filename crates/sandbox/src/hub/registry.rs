@@ -1,0 +1,159 @@
+//! Which workers there are.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use super::conn::Conn;
+use crate::proto::Metadata;
+
+/// Workers that are gone and still listed; the longest gone is forgotten first.
+const MAX_OFFLINE: usize = 1024;
+
+/// Whether a worker can be given work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerStatus {
+    /// Connected and heard of.
+    Online,
+    /// Connected and silent.
+    Stale,
+    /// Not connected.
+    Offline,
+}
+
+/// One worker, in the shape that `quintet workers --json` has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WorkerInfo {
+    /// Its name.
+    pub id: String,
+    /// Its machine's name.
+    pub hostname: String,
+    /// `linux`, ...
+    pub platform: String,
+    /// `x86_64`, ...
+    pub arch: String,
+    /// Its program's version.
+    pub version: String,
+    /// What it is selected by.
+    pub labels: BTreeMap<String, String>,
+    /// Whether it can be given work.
+    pub state: WorkerStatus,
+    /// `sandd.v1` or `sandd.v2`.
+    pub protocol: String,
+    /// Commands and shells that this hub has on it.
+    pub running: usize,
+}
+
+/// The table. Its owner guards it.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    workers: HashMap<String, Entry>,
+    departures: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    metadata: Metadata,
+    status: WorkerStatus,
+    conn: Conn,
+    /// Order of departure, to forget the longest gone first.
+    departed: u64,
+}
+
+impl Registry {
+    /// Puts a connection in. Returns the older one that it replaces, if any.
+    pub(super) fn register(&mut self, id: &str, metadata: Metadata, conn: Conn) -> Option<Conn> {
+        let entry = Entry {
+            metadata,
+            status: WorkerStatus::Online,
+            conn: conn.clone(),
+            departed: 0,
+        };
+        let former = self.workers.insert(id.to_owned(), entry)?;
+        (former.status != WorkerStatus::Offline && former.conn.id() != conn.id())
+            .then_some(former.conn)
+    }
+
+    /// Marks a worker; nothing happens if a newer connection has taken its place.
+    pub(super) fn mark(&mut self, id: &str, conn: u64, status: WorkerStatus) -> bool {
+        let Some(entry) = self.workers.get_mut(id) else {
+            return false;
+        };
+        if entry.conn.id() != conn || entry.status == status {
+            return false;
+        }
+        entry.status = status;
+        if status == WorkerStatus::Offline {
+            self.departures += 1;
+            entry.departed = self.departures;
+            self.forget_longest_gone();
+        }
+        true
+    }
+
+    fn forget_longest_gone(&mut self) {
+        let gone = |entry: &Entry| entry.status == WorkerStatus::Offline;
+        if self.workers.values().filter(|entry| gone(entry)).count() <= MAX_OFFLINE {
+            return;
+        }
+        let longest = self
+            .workers
+            .iter()
+            .filter(|(_, entry)| gone(entry))
+            .min_by_key(|(_, entry)| entry.departed)
+            .map(|(id, _)| id.clone());
+        if let Some(id) = longest {
+            self.workers.remove(&id);
+        }
+    }
+
+    pub(super) fn status(&self, id: &str) -> Option<WorkerStatus> {
+        self.workers.get(id).map(|entry| entry.status)
+    }
+
+    pub(super) fn conn(&self, id: &str) -> Option<&Conn> {
+        self.workers.get(id).map(|entry| &entry.conn)
+    }
+
+    pub(super) fn info(&self, id: &str) -> Option<WorkerInfo> {
+        self.workers.get(id).map(|entry| info(id, entry))
+    }
+
+    /// All workers that carry all of `labels`, by name.
+    pub(super) fn select(&self, labels: &BTreeMap<String, String>) -> Vec<WorkerInfo> {
+        let mut found: Vec<WorkerInfo> = self
+            .workers
+            .iter()
+            .filter(|(_, entry)| {
+                labels
+                    .iter()
+                    .all(|(key, value)| entry.metadata.labels.get(key) == Some(value))
+            })
+            .map(|(id, entry)| info(id, entry))
+            .collect();
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        found
+    }
+}
+
+fn info(id: &str, entry: &Entry) -> WorkerInfo {
+    let Metadata {
+        hostname,
+        platform,
+        arch,
+        version,
+        labels,
+    } = entry.metadata.clone();
+    WorkerInfo {
+        id: id.to_owned(),
+        hostname,
+        platform,
+        arch,
+        version,
+        labels,
+        state: entry.status,
+        protocol: entry.conn.protocol().name().to_owned(),
+        running: entry.conn.running(),
+    }
+}

@@ -1,0 +1,276 @@
+//! The task of one connection.
+
+use std::time::Duration;
+
+use futures_util::{Sink, Stream, StreamExt as _};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::auth::PeerInfo;
+use super::conn::Conn;
+use super::observer::HubEvent as Observed;
+use super::registry::WorkerStatus;
+use super::{Hub, Inner};
+use crate::lanes::{Link, write_loop};
+use crate::proto::{HubEvent, HubSession, Metadata, Names, Protocol, WorkerToHub};
+use crate::socket::{WsError, WsMessage, close};
+
+/// How long an authorization may take.
+const AUTHORIZE: Duration = Duration::from_secs(10);
+
+impl Hub {
+    /// Serves one worker's connection, whose handshake has been done with the result of
+    /// [`crate::proto::negotiate`], until it ends.
+    ///
+    /// The socket should be made with [`super::SOCKET_BUFFER`] and
+    /// [`crate::proto::MAX_MESSAGE`]; its larger messages end the connection.
+    pub async fn serve_connection(
+        &self,
+        socket: impl Stream<Item = Result<WsMessage, WsError>> + Sink<WsMessage, Error = WsError> + Unpin,
+        peer: PeerInfo,
+        protocol: Protocol,
+    ) {
+        let (sink, stream) = socket.split();
+        let (link, lanes) = Link::new(self.inner.next_link());
+        // One way to close from outside, one towards the writer.
+        let (kick, kicked) = oneshot::channel();
+        let (close_tx, close_rx) = oneshot::channel();
+        let conn = Conn::new(link.clone(), protocol, kick);
+        let mut served = Served {
+            hub: &self.inner,
+            session: HubSession::new(protocol, self.inner.now()),
+            conn: conn.clone(),
+            link,
+            peer,
+            protocol,
+            stale: false,
+        };
+        let writer = write_loop(sink, lanes, close_rx);
+        tokio::pin!(writer);
+        let mut written = false;
+        let (code, reason) = tokio::select! {
+            ended = served.read_loop(stream) => ended,
+            kicked = kicked => kicked.unwrap_or((close::NORMAL, String::new())),
+            () = self.inner.shutdown.cancelled() => {
+                (close::GOING_AWAY, "the hub stops".to_owned())
+            }
+            result = &mut writer => {
+                written = true;
+                let reason = result.err().map_or_else(String::new, |error| error.to_string());
+                (close::NORMAL, reason)
+            }
+        };
+        conn.drop_routes(true);
+        if let Some(id) = served.session.registered()
+            && self
+                .inner
+                .registry()
+                .mark(id, conn.id(), WorkerStatus::Offline)
+        {
+            self.inner.changed();
+            self.inner.observe(&Observed::WorkerOffline {
+                worker: id.to_owned(),
+                reason: reason.clone(),
+            });
+        }
+        if !written && close_tx.send((code, reason)).is_ok() {
+            // It ends within its own limit, and how is of no interest any more.
+            let _ = writer.await;
+        }
+    }
+}
+
+struct Served<'a> {
+    hub: &'a Inner,
+    session: HubSession,
+    conn: Conn,
+    link: Link,
+    peer: PeerInfo,
+    protocol: Protocol,
+    stale: bool,
+}
+
+impl Served<'_> {
+    async fn read_loop(
+        &mut self,
+        mut stream: impl Stream<Item = Result<WsMessage, WsError>> + Unpin,
+    ) -> (u16, String) {
+        let liveness = self.hub.settings.liveness;
+        let mut check = Instant::now() + liveness.check_every;
+        loop {
+            while let Some(message) = self.session.poll_send() {
+                // A full lane means that the worker does not read; it will be stale soon.
+                self.link.text(message.encode(Names::Both));
+            }
+            let message = tokio::select! {
+                message = stream.next() => message,
+                () = tokio::time::sleep_until(check) => {
+                    check = Instant::now() + liveness.check_every;
+                    if self.check_liveness() {
+                        continue;
+                    }
+                    return (close::POLICY, "silent for too long".to_owned());
+                }
+            };
+            match message {
+                Some(Ok(WsMessage::Text(text))) => {
+                    let Ok(text) = std::str::from_utf8(&text) else {
+                        continue;
+                    };
+                    let event = self.session.handle_text(text, self.hub.now());
+                    self.conn.learn_dialect(self.session.dialect());
+                    if let Err(refused) = self.event(event).await {
+                        return refused;
+                    }
+                }
+                Some(Ok(WsMessage::Binary(bytes))) => {
+                    if self.protocol == Protocol::V2 && self.session.registered().is_some() {
+                        self.session.heard(self.hub.now());
+                        if let Err(reason) = self.conn.frame(&bytes) {
+                            return (close::PROTOCOL, reason);
+                        }
+                    }
+                }
+                Some(Ok(WsMessage::Close(_, reason))) => {
+                    return (close::NORMAL, format!("the worker closed: {reason}"));
+                }
+                Some(Err(WsError::TooLong)) => {
+                    return (close::TOO_BIG, WsError::TooLong.to_string());
+                }
+                Some(Err(error)) => return (close::NORMAL, error.to_string()),
+                None => return (close::NORMAL, "the worker is gone".to_owned()),
+            }
+        }
+    }
+
+    /// False when the worker has been silent for so long that its connection is worth nothing.
+    fn check_liveness(&mut self) -> bool {
+        let liveness = self.hub.settings.liveness;
+        let now = self.hub.now();
+        if !self.session.is_stale(liveness, now) {
+            return true;
+        }
+        if self.stale || self.session.registered().is_none() {
+            return false;
+        }
+        self.stale = true;
+        if let Some(id) = self.session.registered()
+            && self
+                .hub
+                .registry()
+                .mark(id, self.conn.id(), WorkerStatus::Stale)
+        {
+            self.hub.changed();
+            self.hub.observe(&Observed::WorkerStale {
+                worker: id.to_owned(),
+            });
+        }
+        // One more period to be heard of: its next heartbeat is refused and it registers again.
+        self.session.expect_registration(now);
+        self.conn.drop_routes(false);
+        true
+    }
+
+    async fn event(&mut self, event: HubEvent) -> Result<(), (u16, String)> {
+        match event {
+            HubEvent::None => Ok(()),
+            HubEvent::Register {
+                daemon_id,
+                metadata,
+            } => self.register(daemon_id, metadata).await,
+            HubEvent::Reply(reply) => {
+                self.reply(reply).await;
+                Ok(())
+            }
+            HubEvent::Fault(error) => {
+                let worker = self.session.registered().unwrap_or("unregistered");
+                tracing::warn!(worker, %error, "a message from a worker can't be used");
+                Ok(())
+            }
+        }
+    }
+
+    async fn register(&mut self, id: String, metadata: Metadata) -> Result<(), (u16, String)> {
+        // One connection is one worker: else it could leave its first name behind as a ghost.
+        if let Some(known) = self.session.registered()
+            && known != id
+        {
+            self.session
+                .refuse(&format!("this connection is registered as {known}"));
+            return Ok(());
+        }
+        let authorize = self.hub.auth.authorize(&self.peer, &id);
+        let answer = tokio::time::timeout(AUTHORIZE, authorize).await;
+        let refusal = match answer {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("tokens can't be checked now".to_owned()),
+        };
+        if let Some(reason) = refusal {
+            self.hub.observe(&Observed::WorkerRefused {
+                worker: id,
+                address: self.peer.address,
+                reason: reason.clone(),
+            });
+            self.session.refuse(&reason);
+            while let Some(message) = self.session.poll_send() {
+                self.link.text(message.encode(Names::Both));
+            }
+            return Err((close::POLICY, reason));
+        }
+        self.stale = false;
+        self.session.accept(id.clone());
+        // The ack is queued before anybody can find the worker: it must be its first message.
+        while let Some(message) = self.session.poll_send() {
+            self.link.text(message.encode(Names::Both));
+        }
+        let (replaced, info) = {
+            let mut registry = self.hub.registry();
+            let replaced = registry.register(&id, metadata, self.conn.clone());
+            (replaced, registry.info(&id))
+        };
+        if let Some(older) = replaced {
+            older.close(close::POLICY, format!("{id} registered on a newer connection"));
+        }
+        self.hub.changed();
+        if let Some(info) = info {
+            self.hub.observe(&Observed::WorkerOnline(info));
+        }
+        Ok(())
+    }
+
+    /// Hands a v1 reply to whoever asked.
+    async fn reply(&mut self, reply: WorkerToHub) {
+        let id = match &reply {
+            WorkerToHub::CommandOutput { id, .. }
+            | WorkerToHub::CommandError { id, .. }
+            | WorkerToHub::ShellStarted { id, .. }
+            | WorkerToHub::ShellOutput { id, .. }
+            | WorkerToHub::ShellExit { id, .. }
+            | WorkerToHub::FileUploadComplete { id, .. }
+            | WorkerToHub::FileDownloadChunk { id, .. }
+            | WorkerToHub::FileDownloadError { id, .. }
+            | WorkerToHub::Snapshot { id, .. } => id,
+            WorkerToHub::Error(error) => match &error.id {
+                Some((_, id)) => id,
+                None => {
+                    tracing::warn!(message = error.message, "a worker reports an error");
+                    return;
+                }
+            },
+            WorkerToHub::Register { .. } | WorkerToHub::Heartbeat => return,
+        };
+        let Some(route) = self.conn.route_of(id) else {
+            // Whoever asked no longer waits.
+            return;
+        };
+        let id = id.clone();
+        let patience = self.hub.settings.slow_reader;
+        if tokio::time::timeout(patience, route.send(reply)).await.is_err() {
+            // Its reader stands still and holds up the whole connection: it loses its stream.
+            self.conn.forget_request(&id);
+        }
+        // Time spent waiting on our own side is not the worker's silence.
+        self.session.heard(self.hub.now());
+    }
+}

@@ -1,0 +1,657 @@
+//! Files.
+
+use std::io::SeekFrom;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncSeek, AsyncSeekExt as _, AsyncWriteExt as _,
+    BufReader,
+};
+use tokio::time::Instant;
+
+use super::conn::{Conn, HubStream, StreamEvent, V1Route};
+use super::observer::{Direction, HubEvent};
+use super::{Hub, RequestError, failure};
+use crate::proto::frame::{Body, Entry, FailureCode, HEADER, MAX_DATA, Open, Opened, Outcome};
+use crate::proto::{CHUNK, HubToWorker, Protocol, WorkerToHub};
+
+/// How much of a download may be on its way.
+const WINDOW: u32 = 4 * 1024 * 1024;
+
+/// Reads ahead of an upload, so that the file system is asked seldom.
+const READ_AHEAD: usize = 512 * 1024;
+
+/// Attempts at one transfer, each of which must have moved bytes or found its worker back.
+const ATTEMPTS: usize = 10;
+
+/// A file to send.
+#[derive(Debug, Clone)]
+pub struct UploadRequest {
+    /// Where to, beneath the worker's root.
+    pub path: String,
+    /// Its length. The source must have as much.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Time of change, milliseconds since 1970; v2 only.
+    pub mtime_ms: Option<i64>,
+}
+
+/// What the caller has of a file from an earlier attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Have {
+    /// How many of its first bytes.
+    pub bytes: u64,
+    /// Their BLAKE3 in hex.
+    pub blake3: String,
+}
+
+/// A file on a worker, as far as its version of the protocol tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RemoteFile {
+    /// Its length; v2 only.
+    pub size: Option<u64>,
+    /// Permission bits; v2 only.
+    pub mode: Option<u32>,
+    /// Time of change, milliseconds since 1970; v2 only.
+    pub mtime_ms: Option<i64>,
+    /// Where the bytes that follow belong: what the caller had, or 0.
+    pub offset: u64,
+}
+
+impl Hub {
+    /// Sends a file. Under v2 it continues what an earlier attempt left on the worker, when those
+    /// bytes are the same, and goes on by itself when the connection is lost and comes back.
+    ///
+    /// `progress` is told how many bytes of the file are on the worker.
+    pub async fn upload(
+        &self,
+        worker: &str,
+        request: &UploadRequest,
+        source: &mut (impl AsyncRead + AsyncSeek + Unpin),
+        mut progress: impl FnMut(u64),
+    ) -> Result<(), RequestError> {
+        let audit = Audit::start(self, worker, Direction::Upload, &request.path);
+        let conn = self.inner.online(worker)?;
+        let mut source = BufReader::with_capacity(READ_AHEAD, source);
+        let (result, bytes) = match conn.protocol() {
+            Protocol::V1 => {
+                let upload = self.upload_v1(&conn, worker, request, &mut source, &mut progress);
+                (upload.await, request.size)
+            }
+            Protocol::V2 => {
+                self.upload_with_retries(conn, worker, request, &mut source, &mut progress)
+                    .await
+            }
+        };
+        audit.end(bytes, &result);
+        result
+    }
+
+    /// Sends nothing but asks for a file; its bytes come from the handle.
+    pub async fn download(
+        &self,
+        worker: &str,
+        path: &str,
+        have: Option<Have>,
+    ) -> Result<DownloadHandle, RequestError> {
+        let audit = Audit::start(self, worker, Direction::Download, path);
+        let conn = self.inner.online(worker)?;
+        self.start_download(conn, worker, path, have, audit).await
+    }
+
+    /// Receives a file into `target`, which may hold the beginning of it from an earlier attempt;
+    /// under v2 that is not sent again when it is the same. Goes on by itself when the connection
+    /// is lost and comes back. Returns what is known of the file.
+    ///
+    /// `progress` is told how many bytes of the file are in `target`.
+    pub async fn download_to(
+        &self,
+        worker: &str,
+        path: &str,
+        target: &mut tokio::fs::File,
+        mut progress: impl FnMut(u64),
+    ) -> Result<RemoteFile, RequestError> {
+        let local = |error: std::io::Error| RequestError::Local(error.to_string());
+        let mut conn = self.inner.online(worker)?;
+        for _ in 0..ATTEMPTS {
+            let have = hash_of(target).await.map_err(local)?;
+            let link = conn.id();
+            let audit = Audit::start(self, worker, Direction::Download, path);
+            let started = self
+                .start_download(conn, worker, path, have, audit)
+                .await;
+            let result = match started {
+                Ok(mut download) => receive(&mut download, target, &mut progress)
+                    .await
+                    .map(|()| download.file.clone()),
+                Err(error) => Err(error),
+            };
+            match result {
+                Err(RequestError::Lost { .. }) => {
+                    conn = self.inner.returned(worker, link).await?;
+                }
+                result => return result,
+            }
+        }
+        Err(RequestError::Lost {
+            worker: worker.to_owned(),
+        })
+    }
+
+    /// What is at and beneath a path of the worker's, folders before their content; v2 only.
+    pub async fn list(&self, worker: &str, path: &str) -> Result<Vec<Entry>, RequestError> {
+        let conn = self.inner.online_v2(worker, "list files")?;
+        let lost = || RequestError::Lost {
+            worker: worker.to_owned(),
+        };
+        let open = Open::List {
+            path: path.to_owned(),
+        };
+        let mut stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
+        let mut entries = Vec::new();
+        let mut partial = BytesMut::new();
+        loop {
+            match stream.next().await.ok_or_else(lost)? {
+                StreamEvent::Out(bytes) => {
+                    stream.taken(bytes.len()).await;
+                    partial.extend_from_slice(&bytes);
+                    while let Some(end) = partial.iter().position(|byte| *byte == b'\n') {
+                        let line = partial.split_to(end + 1);
+                        let entry = serde_json::from_slice(&line)
+                            .map_err(|error| protocol(&error.to_string()))?;
+                        entries.push(entry);
+                    }
+                }
+                StreamEvent::End(end) => match end.outcome {
+                    Outcome::Complete => return Ok(entries),
+                    outcome => return Err(failure(outcome)),
+                },
+                StreamEvent::Opened(_) | StreamEvent::Err(_) => {}
+            }
+        }
+    }
+
+    async fn upload_with_retries(
+        &self,
+        mut conn: Conn,
+        worker: &str,
+        request: &UploadRequest,
+        source: &mut BufReader<impl AsyncRead + AsyncSeek + Unpin>,
+        progress: &mut impl FnMut(u64),
+    ) -> (Result<(), RequestError>, u64) {
+        let mut sent = 0;
+        for _ in 0..ATTEMPTS {
+            let link = conn.id();
+            let attempt = upload_v2(conn, worker, request, source, progress, &mut sent);
+            match attempt.await {
+                Err(RequestError::Lost { .. }) => {}
+                result => return (result, sent),
+            }
+            conn = match self.inner.returned(worker, link).await {
+                Ok(conn) => conn,
+                Err(error) => return (Err(error), sent),
+            };
+        }
+        let lost = RequestError::Lost {
+            worker: worker.to_owned(),
+        };
+        (Err(lost), sent)
+    }
+
+    async fn upload_v1(
+        &self,
+        conn: &Conn,
+        worker: &str,
+        request: &UploadRequest,
+        source: &mut BufReader<impl AsyncRead + AsyncSeek + Unpin>,
+        progress: &mut impl FnMut(u64),
+    ) -> Result<(), RequestError> {
+        let lost = |_| RequestError::Lost {
+            worker: worker.to_owned(),
+        };
+        let id = uuid::Uuid::now_v7().to_string();
+        let mut route = conn.request(&id).map_err(lost)?;
+        let start = HubToWorker::FileUploadStart {
+            id: id.clone(),
+            path: request.path.clone(),
+            total_size: i64::try_from(request.size).unwrap_or(i64::MAX),
+            mode: request.mode,
+        };
+        conn.send(&start).await.map_err(lost)?;
+        let mut offset = 0;
+        while offset < request.size {
+            let data = read_part(source, request.size - offset, CHUNK, 0).await?;
+            let len = data.len() as u64;
+            let chunk = HubToWorker::FileUploadChunk {
+                id: id.clone(),
+                data: data.freeze(),
+                offset: i64::try_from(offset).unwrap_or(i64::MAX),
+            };
+            conn.send(&chunk).await.map_err(lost)?;
+            offset += len;
+            progress(offset);
+            // An early answer is a refusal; the rest need not be sent.
+            if let Ok(answer) = route.answers.try_recv() {
+                return upload_answer(answer);
+            }
+        }
+        let waited = self.inner.settings.patience;
+        match tokio::time::timeout(waited, route.answers.recv()).await {
+            Ok(Some(answer)) => upload_answer(answer),
+            Ok(None) => Err(lost(super::conn::Gone)),
+            Err(_) => Err(RequestError::NoAnswer {
+                worker: worker.to_owned(),
+                waited,
+            }),
+        }
+    }
+
+    async fn start_download(
+        &self,
+        conn: Conn,
+        worker: &str,
+        path: &str,
+        have: Option<Have>,
+        audit: Audit,
+    ) -> Result<DownloadHandle, RequestError> {
+        let lost = || RequestError::Lost {
+            worker: worker.to_owned(),
+        };
+        let (source, file) = match conn.protocol() {
+            Protocol::V1 => {
+                let id = uuid::Uuid::now_v7().to_string();
+                let route = conn.request(&id).map_err(|_| lost())?;
+                let start = HubToWorker::FileDownloadStart {
+                    id,
+                    path: path.to_owned(),
+                };
+                conn.send(&start).await.map_err(|_| lost())?;
+                (Source::V1 { route, offset: 0 }, RemoteFile::default())
+            }
+            Protocol::V2 => {
+                let (offset, blake3) = match have {
+                    Some(have) => (have.bytes, Some(have.blake3)),
+                    None => (0, None),
+                };
+                let open = Open::Download {
+                    path: path.to_owned(),
+                    offset,
+                    blake3,
+                };
+                let mut stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
+                let file = match stream.next().await.ok_or_else(lost)? {
+                    StreamEvent::Opened(opened) => remote_file(&opened),
+                    StreamEvent::End(end) => {
+                        let error = failure(end.outcome);
+                        audit.end(0, &Err(error.clone()));
+                        return Err(error);
+                    }
+                    StreamEvent::Out(_) | StreamEvent::Err(_) => {
+                        return Err(protocol("bytes came before the file was opened"));
+                    }
+                };
+                (Source::V2(stream), file)
+            }
+        };
+        Ok(DownloadHandle {
+            worker: worker.to_owned(),
+            patience: self.inner.settings.patience,
+            file,
+            source,
+            received: 0,
+            audit: Some(audit),
+        })
+    }
+}
+
+async fn upload_v2(
+    conn: Conn,
+    worker: &str,
+    request: &UploadRequest,
+    source: &mut BufReader<impl AsyncRead + AsyncSeek + Unpin>,
+    progress: &mut impl FnMut(u64),
+    sent: &mut u64,
+) -> Result<(), RequestError> {
+    let lost = || RequestError::Lost {
+        worker: worker.to_owned(),
+    };
+    let open = Open::Upload {
+        path: request.path.clone(),
+        total_size: request.size,
+        mode: request.mode,
+        mtime_ms: request.mtime_ms,
+    };
+    let mut stream = conn.open(open, 0).await.map_err(|_| lost())?;
+    let opened = match stream.next().await.ok_or_else(lost)? {
+        StreamEvent::Opened(opened) => opened,
+        StreamEvent::End(end) => return Err(failure(end.outcome)),
+        StreamEvent::Out(_) | StreamEvent::Err(_) => return Err(protocol("bytes of an upload")),
+    };
+    let begin = common_prefix(&opened, request.size, source).await?;
+    let sender = stream.sender();
+    sender
+        .in_turn(Body::Begin(begin))
+        .await
+        .map_err(|_| lost())?;
+    let mut offset = begin;
+    progress(offset);
+    let sending = async {
+        while offset < request.size {
+            let mut frame = read_part(source, request.size - offset, MAX_DATA, HEADER).await?;
+            frame[..HEADER].copy_from_slice(&sender.frame(0));
+            let len = frame.len() - HEADER;
+            sender.send(frame).await.map_err(|_| lost())?;
+            offset += len as u64;
+            *sent += len as u64;
+            progress(offset);
+        }
+        sender.in_turn(Body::Eof).await.map_err(|_| lost())
+    };
+    // The worker may end the stream in the middle: disk full, or a path that went away.
+    tokio::pin!(sending);
+    let mut done = false;
+    loop {
+        tokio::select! {
+            result = &mut sending, if !done => {
+                result?;
+                done = true;
+            }
+            event = stream.next() => match event.ok_or_else(lost)? {
+                StreamEvent::End(end) => {
+                    return match end.outcome {
+                        Outcome::Complete => Ok(()),
+                        outcome => Err(failure(outcome)),
+                    };
+                }
+                StreamEvent::Opened(_) | StreamEvent::Out(_) | StreamEvent::Err(_) => {}
+            },
+        }
+    }
+}
+
+/// Where to begin: after what the worker has, if the source begins with the same bytes.
+async fn common_prefix(
+    opened: &Opened,
+    size: u64,
+    source: &mut BufReader<impl AsyncRead + AsyncSeek + Unpin>,
+) -> Result<u64, RequestError> {
+    let local = |error: std::io::Error| RequestError::Local(error.to_string());
+    source.seek(SeekFrom::Start(0)).await.map_err(local)?;
+    if opened.offset == 0 || opened.offset > size {
+        return Ok(0);
+    }
+    let mut hasher = blake3::Hasher::new();
+    let mut left = opened.offset;
+    while left > 0 {
+        let part = read_part(source, left, READ_AHEAD, 0).await?;
+        left -= part.len() as u64;
+        hasher.update(&part);
+    }
+    if opened.blake3.as_deref() == Some(hasher.finalize().to_hex().as_str()) {
+        return Ok(opened.offset);
+    }
+    source.seek(SeekFrom::Start(0)).await.map_err(local)?;
+    Ok(0)
+}
+
+/// Reads the next part of a source, at most `most` bytes, behind `room` free bytes.
+async fn read_part(
+    source: &mut (impl AsyncRead + Unpin),
+    left: u64,
+    most: usize,
+    room: usize,
+) -> Result<BytesMut, RequestError> {
+    let want = usize::try_from(left).unwrap_or(usize::MAX).min(most);
+    let mut part = BytesMut::zeroed(room + want);
+    source
+        .read_exact(&mut part[room..])
+        .await
+        .map_err(|error| RequestError::Local(error.to_string()))?;
+    Ok(part)
+}
+
+fn upload_answer(answer: WorkerToHub) -> Result<(), RequestError> {
+    let error = match answer {
+        WorkerToHub::FileUploadComplete { success: true, .. } => return Ok(()),
+        WorkerToHub::FileUploadComplete { error, .. } => {
+            error.unwrap_or_else(|| "the upload failed".to_owned())
+        }
+        WorkerToHub::Error(error) => error.message,
+        other => format!("the worker answered with {other:?}"),
+    };
+    Err(RequestError::Failed { code: None, error })
+}
+
+async fn hash_of(file: &mut tokio::fs::File) -> std::io::Result<Option<Have>> {
+    let bytes = file.metadata().await?.len();
+    if bytes == 0 {
+        return Ok(None);
+    }
+    file.seek(SeekFrom::Start(0)).await?;
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; READ_AHEAD];
+    loop {
+        let read = file.read(&mut buffer).await?;
+        if read == 0 {
+            break;
+        }
+        hasher.update(&buffer[..read]);
+    }
+    Ok(Some(Have {
+        bytes,
+        blake3: hasher.finalize().to_hex().to_string(),
+    }))
+}
+
+async fn receive(
+    download: &mut DownloadHandle,
+    target: &mut tokio::fs::File,
+    progress: &mut impl FnMut(u64),
+) -> Result<(), RequestError> {
+    let local = |error: std::io::Error| RequestError::Local(error.to_string());
+    let mut at = download.file.offset;
+    target.set_len(at).await.map_err(local)?;
+    target.seek(SeekFrom::Start(at)).await.map_err(local)?;
+    progress(at);
+    while let Some(bytes) = download.next().await? {
+        target.write_all(&bytes).await.map_err(local)?;
+        at += bytes.len() as u64;
+        progress(at);
+    }
+    target.flush().await.map_err(local)
+}
+
+fn remote_file(opened: &Opened) -> RemoteFile {
+    RemoteFile {
+        size: opened.size,
+        mode: opened.mode,
+        mtime_ms: opened.mtime_ms,
+        offset: opened.offset,
+    }
+}
+
+fn protocol(error: &str) -> RequestError {
+    RequestError::Failed {
+        code: Some(FailureCode::Protocol),
+        error: error.to_owned(),
+    }
+}
+
+enum Source {
+    V1 { route: V1Route, offset: i64 },
+    V2(HubStream),
+    Over,
+}
+
+/// A file that is being received. Dropped before its end, it is given up.
+pub struct DownloadHandle {
+    worker: String,
+    patience: Duration,
+    file: RemoteFile,
+    source: Source,
+    received: u64,
+    audit: Option<Audit>,
+}
+
+impl DownloadHandle {
+    /// What is known of the file.
+    pub fn file(&self) -> &RemoteFile {
+        &self.file
+    }
+
+    /// The next bytes, or `None` when the file is whole. Cancel safe.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
+        let result = match &mut self.source {
+            Source::V1 { route, offset } => {
+                match tokio::time::timeout(self.patience, route.answers.recv()).await {
+                    Ok(Some(message)) => v1_chunk(message, offset),
+                    Ok(None) => Err(RequestError::Lost {
+                        worker: self.worker.clone(),
+                    }),
+                    Err(_) => Err(RequestError::NoAnswer {
+                        worker: self.worker.clone(),
+                        waited: self.patience,
+                    }),
+                }
+            }
+            Source::V2(stream) => loop {
+                match stream.next().await {
+                    Some(StreamEvent::Out(bytes)) => {
+                        stream.taken(bytes.len()).await;
+                        break Ok((bytes, false));
+                    }
+                    Some(StreamEvent::End(end)) => {
+                        break match end.outcome {
+                            Outcome::Complete => Ok((Bytes::new(), true)),
+                            outcome => Err(failure(outcome)),
+                        };
+                    }
+                    Some(StreamEvent::Opened(_) | StreamEvent::Err(_)) => {}
+                    None => {
+                        break Err(RequestError::Lost {
+                            worker: self.worker.clone(),
+                        });
+                    }
+                }
+            },
+            Source::Over => return Ok(None),
+        };
+        match result {
+            Ok((bytes, last)) => {
+                self.received += bytes.len() as u64;
+                if last {
+                    self.finish(&Ok(()));
+                }
+                Ok((!bytes.is_empty()).then_some(bytes))
+            }
+            Err(error) => {
+                self.finish(&Err(error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    fn finish(&mut self, result: &Result<(), RequestError>) {
+        self.source = Source::Over;
+        if let Some(audit) = self.audit.take() {
+            audit.end(self.received, result);
+        }
+    }
+}
+
+/// A chunk and whether it is the last. Empty chunks that are not are skipped by the caller's loop.
+fn v1_chunk(message: WorkerToHub, expected: &mut i64) -> Result<(Bytes, bool), RequestError> {
+    match message {
+        WorkerToHub::FileDownloadChunk {
+            data,
+            offset,
+            is_last,
+            ..
+        } => {
+            if offset != *expected {
+                return Err(protocol(&format!(
+                    "a chunk at {offset} where {expected} was next"
+                )));
+            }
+            *expected = expected.saturating_add(i64::try_from(data.len()).unwrap_or(i64::MAX));
+            if data.is_empty() && !is_last {
+                return Err(protocol("an empty chunk that is not the last"));
+            }
+            Ok((data, is_last))
+        }
+        WorkerToHub::FileDownloadError { error, .. } => {
+            Err(RequestError::Failed { code: None, error })
+        }
+        WorkerToHub::Error(error) => Err(RequestError::Failed {
+            code: None,
+            error: error.message,
+        }),
+        other => Err(protocol(&format!("the worker answered with {other:?}"))),
+    }
+}
+
+impl Drop for DownloadHandle {
+    fn drop(&mut self) {
+        if let Source::V2(stream) = &self.source {
+            stream.urgent(Body::Cancel);
+        }
+    }
+}
+
+/// A transfer's rows in the audit.
+struct Audit {
+    hub: Hub,
+    worker: String,
+    direction: Direction,
+    path: String,
+    started: Instant,
+    ended: bool,
+}
+
+impl Audit {
+    fn start(hub: &Hub, worker: &str, direction: Direction, path: &str) -> Self {
+        hub.inner.observe(&HubEvent::TransferStarted {
+            worker: worker.to_owned(),
+            direction,
+            path: path.to_owned(),
+        });
+        Self {
+            hub: hub.clone(),
+            worker: worker.to_owned(),
+            direction,
+            path: path.to_owned(),
+            started: Instant::now(),
+            ended: false,
+        }
+    }
+
+    fn end(mut self, bytes: u64, result: &Result<(), RequestError>) {
+        let result = match result {
+            Ok(()) => "complete".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        self.observe(bytes, result);
+    }
+
+    fn observe(&mut self, bytes: u64, result: String) {
+        self.ended = true;
+        self.hub.inner.observe(&HubEvent::TransferEnded {
+            worker: self.worker.clone(),
+            direction: self.direction,
+            path: self.path.clone(),
+            bytes,
+            result,
+            duration: self.started.elapsed(),
+        });
+    }
+}
+
+impl Drop for Audit {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.observe(0, "given up".to_owned());
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The sandbox plane, both ends together and each against raw sockets and the released programs.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests fail by panic"
+)]
+
+mod bed;
+mod commands;
+mod files;
+mod golden;
+mod memory;
+mod reconnect;
+mod released;
+mod security;
+mod shells;
+mod wire;

@@ -1,0 +1,137 @@
+//! What a worker and a hub hold in memory.
+
+use quintet_sandbox::hub::{ExecEvent, UploadRequest};
+use quintet_sandbox::proto::Protocol;
+use serde_json::json;
+
+use crate::bed::{Bed, raw_worker, soon};
+use crate::commands::command;
+
+const GIB: u64 = 1 << 30;
+
+/// A figure of `/proc/PID/status`, in bytes.
+fn status(pid: u32, field: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+    let number = line.split_whitespace().nth(1).unwrap();
+    number.parse::<u64>().unwrap() * 1024
+}
+
+/// Holds a running program to 64 MiB of its own memory; an allocation beyond it fails.
+fn limit_memory(pid: u32) {
+    let limit = Some(64 << 20);
+    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap());
+    let new = rustix::process::Rlimit {
+        current: limit,
+        maximum: limit,
+    };
+    rustix::process::prlimit(pid, rustix::process::Resource::Data, new).unwrap();
+}
+
+/// A file of zeros that is not in memory.
+struct Zeros {
+    at: u64,
+    len: u64,
+}
+
+impl tokio::io::AsyncRead for Zeros {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        let most = usize::try_from(self.len - self.at).unwrap().min(buffer.remaining());
+        buffer.initialize_unfilled_to(most);
+        buffer.advance(most);
+        self.at += most as u64;
+        std::task::Poll::Ready(Ok(()))
+    }
+}
+
+impl tokio::io::AsyncSeek for Zeros {
+    fn start_seek(mut self: std::pin::Pin<&mut Self>, to: std::io::SeekFrom) -> std::io::Result<()> {
+        if let std::io::SeekFrom::Start(at) = to {
+            self.at = at;
+        }
+        Ok(())
+    }
+
+    fn poll_complete(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<std::io::Result<u64>> {
+        std::task::Poll::Ready(Ok(self.at))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_gibibytes_go_through_sixty_four_mebibytes() {
+    let bed = Bed::start().await;
+    let program = bed.program("w", json!({})).await;
+    assert_eq!(bed.hub.worker("w").unwrap().protocol, Protocol::V2.name());
+    limit_memory(program.pid());
+    let file = std::fs::File::create(bed.root("w").join("sparse")).unwrap();
+    file.set_len(10 * GIB).unwrap();
+    let mut download = bed.hub.download("w", "sparse", None).await.unwrap();
+    let mut received = 0;
+    while let Some(bytes) = soon("a chunk", download.next()).await.unwrap() {
+        received += bytes.len() as u64;
+    }
+    assert_eq!(received, 10 * GIB);
+    let request = UploadRequest {
+        path: "back".to_owned(),
+        size: GIB,
+        mode: None,
+        mtime_ms: None,
+    };
+    let mut source = Zeros { at: 0, len: GIB };
+    bed.hub.upload("w", &request, &mut source, |_| {}).await.unwrap();
+    assert_eq!(std::fs::metadata(bed.root("w").join("back")).unwrap().len(), GIB);
+    let peak = status(program.pid(), "VmHWM");
+    assert!(peak < 64 << 20, "{peak} bytes at the most");
+}
+
+#[tokio::test]
+async fn output_that_nobody_reads_is_not_held_in_memory() {
+    let bed = Bed::start().await;
+    let program = bed.program("w", json!({})).await;
+    limit_memory(program.pid());
+    let mut handle = bed
+        .hub
+        .exec("w", command("head -c 300000000 /dev/zero; touch finished"))
+        .await
+        .unwrap();
+    soon("the first bytes", handle.next()).await.unwrap();
+    // The program ends although nobody reads: its output is on disk.
+    soon("it ends", async {
+        while !bed.root("w").join("finished").exists() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let mut bytes = 0;
+    loop {
+        match soon("output", handle.next()).await.unwrap() {
+            ExecEvent::Stdout(part) => bytes += part.len(),
+            ExecEvent::Stderr(_) => {}
+            ExecEvent::Ended { .. } => break,
+        }
+    }
+    assert!(bytes > 299_000_000);
+    assert!(status(program.pid(), "VmHWM") < 64 << 20);
+}
+
+#[tokio::test]
+async fn an_idle_worker_costs_the_hub_little() {
+    let bed = Bed::start().await;
+    let before = status(std::process::id(), "VmRSS");
+    let mut workers = Vec::new();
+    for number in 0..300 {
+        let mut raw = raw_worker(&bed.raw_url(), &["sandd.v2"]).await;
+        raw.register(&format!("w{number}")).await;
+        workers.push(raw);
+    }
+    let each = (status(std::process::id(), "VmRSS") - before) / 300;
+    // Both ends are in this process, and the raw one has a buffer of 64 KiB.
+    assert!(each < (30 + 64 + 16) * 1024, "{each} bytes for both ends of a connection");
+}

@@ -1,0 +1,402 @@
+//! Connections that are lost, hubs that restart, and what goes on meanwhile.
+
+use std::time::Duration;
+
+use quintet_sandbox::hub::{
+    ExecEvent, ExecOutcome, HubEvent, HubSettings, RequestError, ShellEvent, UploadRequest,
+    WorkerStatus,
+};
+use quintet_sandbox::proto::{Liveness, Protocol};
+use serde_json::json;
+
+use crate::bed::{Bed, RawHub, Running, quick_backoff, raw_worker, soon};
+use crate::commands::{command, run, text};
+use crate::shells::{Typist, start};
+
+#[tokio::test]
+async fn a_v2_command_goes_on_over_a_lost_connection_and_loses_nothing() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let line = "i=0; while [ $i -lt 2000 ]; do echo out-$i; echo err-$i >&2; i=$((i+1)); \
+                [ $((i % 500)) = 0 ] && sleep 0.1; done; exit 9";
+    let mut handle = bed.hub.exec("w", command(line)).await.unwrap();
+    let (mut out, mut err, mut cuts) = (Vec::new(), Vec::new(), 0);
+    let outcome = loop {
+        match soon("output", handle.next()).await.unwrap() {
+            ExecEvent::Stdout(bytes) => out.extend_from_slice(&bytes),
+            ExecEvent::Stderr(bytes) => err.extend_from_slice(&bytes),
+            ExecEvent::Ended { outcome, .. } => break outcome,
+        }
+        if out.len() > cuts * 4000 && cuts < 3 {
+            cuts += 1;
+            bed.hub.disconnect("w", "test");
+        }
+    };
+    assert_eq!((outcome, cuts), (ExecOutcome::Exited(9), 3));
+    let expected = |name: &str| -> String { (0..2000).map(|i| format!("{name}-{i}\n")).collect() };
+    assert_eq!(text(&out), expected("out"));
+    assert_eq!(text(&err), expected("err"));
+}
+
+#[tokio::test]
+async fn a_v1_command_fails_at_once_when_its_connection_is_lost() {
+    let bed = Bed::start().await;
+    let _worker = bed.v1_worker("w").await;
+    let mut handle = bed.hub.exec("w", command("sleep 100")).await.unwrap();
+    bed.hub.disconnect("w", "test");
+    assert!(matches!(
+        soon("the failure", handle.next()).await,
+        Err(RequestError::Lost { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_v2_shell_goes_on_over_a_lost_connection() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let mut shell = start(&bed, "w").await;
+    shell.type_line("kept=$((6*7)); echo re''ady").await;
+    shell.until("ready").await;
+    bed.hub.disconnect("w", "test");
+    bed.status("w", WorkerStatus::Online).await;
+    // Output, not input, tells the handle that it has to attach again.
+    soon("input is taken again", async {
+        loop {
+            let typed = shell.input.write(b"echo got-$kept\n").await;
+            let next = tokio::time::timeout(Duration::from_millis(300), shell.handle.next());
+            if let (Ok(()), Ok(Ok(ShellEvent::Output(bytes)))) = (typed, next.await) {
+                shell.seen.push_str(&String::from_utf8_lossy(&bytes));
+            }
+            if shell.seen.contains("got-42") {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hub_that_restarts_finds_everything_again() {
+    let mut bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let mut exec = bed
+        .hub
+        .exec("w", command("echo before; while [ ! -e go ]; do sleep 0.05; done; echo after; exit 6"))
+        .await
+        .unwrap();
+    soon("output", exec.next()).await.unwrap();
+    let mut shell = start(&bed, "w").await;
+    shell.type_line("kept=$((6*7)); echo re''ady").await;
+    shell.until("ready").await;
+    let (exec_id, shell_id) = (exec.id().to_owned(), shell.handle.id().to_owned());
+    bed.restart_hub().await;
+    assert!(matches!(soon("it fails", exec.next()).await, Err(RequestError::Lost { .. })));
+    bed.online("w").await;
+
+    let jobs = bed.hub.jobs("w").await.unwrap();
+    let ids: Vec<&str> = jobs.iter().map(|job| job.id.as_str()).collect();
+    assert_eq!(ids, [exec_id.as_str(), shell_id.as_str()]);
+    assert!(jobs.iter().all(|job| job.running && !job.attached));
+
+    let mut again = Typist::new(bed.hub.attach_shell("w", &shell_id).await.unwrap());
+    again.until("ready").await;
+    again.type_line("echo still-$kept").await;
+    again.until("still-42").await;
+    again.type_line("exit 3").await;
+    assert_eq!(again.end().await, ExecOutcome::Exited(3));
+
+    let handle = bed.hub.attach_exec("w", &exec_id).await.unwrap();
+    std::fs::write(bed.root("w").join("go"), b"").unwrap();
+    let output = soon("the end", handle.output(1000)).await.unwrap();
+    assert_eq!(text(&output.stdout), "before\nafter\n");
+    assert_eq!(output.outcome, ExecOutcome::Exited(6));
+    soon("the results are forgotten", async {
+        while !bed.hub.jobs("w").await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_that_ended_unseen_gives_its_whole_output_later() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let handle = bed
+        .hub
+        .exec("w", command("head -c 2000000 /dev/zero | tr '\\0' y; echo done >&2"))
+        .await
+        .unwrap();
+    let id = handle.detach().await.unwrap();
+    soon("it ends", async {
+        while bed.hub.jobs("w").await.unwrap()[0].running {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let handle = bed.hub.attach_exec("w", &id).await.unwrap();
+    let output = soon("the output", handle.output(usize::MAX)).await.unwrap();
+    assert_eq!(output.stdout, vec![b'y'; 2_000_000]);
+    assert_eq!(text(&output.stderr), "done\n");
+    assert!(matches!(
+        bed.hub.attach_exec("w", &id).await.unwrap().output(0).await,
+        Err(RequestError::Failed { .. })
+    ));
+    // Nothing of it is left on disk.
+    soon("the spool is empty", async {
+        while !crate::bed::names_in(&bed.dir.path().join("spool-w")).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_spool_makes_the_program_wait_and_loses_nothing() {
+    let bed = Bed::start().await;
+    let mut config = bed.config("w");
+    config.quotas.spool_bytes = 1_000_000;
+    let _worker = bed.worker_with(config).await;
+    let line = "head -c 8000000 /dev/zero | tr '\\0' z; touch finished";
+    let id = bed.hub.exec("w", command(line)).await.unwrap().detach().await.unwrap();
+    // Another job has to live with what is left, and small output needs no disk.
+    assert_eq!(run(&bed, "w", command("echo small")).await.stdout, b"small\n");
+    assert!(!bed.root("w").join("finished").exists());
+    let handle = bed.hub.attach_exec("w", &id).await.unwrap();
+    let output = soon("the output", handle.output(usize::MAX)).await.unwrap();
+    assert_eq!(output.stdout.len(), 8_000_000);
+    assert!(bed.root("w").join("finished").exists());
+}
+
+#[tokio::test]
+async fn an_upload_and_a_download_go_on_over_a_lost_connection() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let data: Vec<u8> = (0..20_000_000u32).map(|i| (i / 3) as u8).collect();
+    let request = UploadRequest {
+        path: "big".to_owned(),
+        size: data.len() as u64,
+        mode: None,
+        mtime_ms: None,
+    };
+    let mut source = std::io::Cursor::new(data.clone());
+    let (hub, mut cut) = (bed.hub.clone(), false);
+    let upload = bed.hub.upload("w", &request, &mut source, |at| {
+        if at > 8_000_000 && !cut {
+            cut = true;
+            hub.disconnect("w", "test");
+        }
+    });
+    soon("the upload", upload).await.unwrap();
+    assert!(std::fs::read(bed.root("w").join("big")).unwrap() == data);
+
+    let local = bed.dir.path().join("local");
+    let mut target = tokio::fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&local)
+        .await
+        .unwrap();
+    let mut cut = false;
+    let download = bed.hub.download_to("w", "big", &mut target, |at| {
+        if at > 8_000_000 && !cut {
+            cut = true;
+            hub.disconnect("w", "test");
+        }
+    });
+    soon("the download", download).await.unwrap();
+    assert!(std::fs::read(&local).unwrap() == data);
+}
+
+#[tokio::test]
+async fn the_newer_of_two_workers_with_one_id_wins() {
+    let bed = Bed::start().await;
+    let mut older = raw_worker(&bed.raw_url(), &["sandd.v1"]).await;
+    assert_eq!(older.register("w").await["success"], true);
+    let mut newer = raw_worker(&bed.raw_url(), &["sandd.v1"]).await;
+    assert_eq!(newer.register("w").await["success"], true);
+    let (code, reason) = older.closed().await.unwrap();
+    assert_eq!(code, 1008);
+    assert!(reason.contains("newer"), "{reason}");
+    drop(older);
+    // The older's late end does not take the newer away.
+    let handle = bed.hub.exec("w", command("true")).await.unwrap();
+    let request = newer.json().await;
+    assert_eq!(request["type"], "execute_command");
+    newer
+        .send(json!({"type": "command_output", "request_id": request["request_id"], "stdout": "",
+                     "stderr": "", "exit_code": 0, "duration_ms": 1}))
+        .await;
+    soon("the reply", handle.output(0)).await.unwrap();
+    let offline = bed.events().iter().any(|event| matches!(event, HubEvent::WorkerOffline { .. }));
+    assert!(!offline);
+    assert_eq!(bed.hub.worker("w").unwrap().state, WorkerStatus::Online);
+}
+
+fn short_lived() -> HubSettings {
+    HubSettings {
+        liveness: Liveness {
+            stale_after: Duration::from_millis(300),
+            check_every: Duration::from_millis(50),
+        },
+        ..HubSettings::default()
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_never_sends_a_heartbeat_becomes_stale_and_is_closed() {
+    let bed = Bed::with(short_lived()).await;
+    let mut raw = raw_worker(&bed.raw_url(), &["sandd.v1"]).await;
+    raw.register("w").await;
+    bed.status("w", WorkerStatus::Stale).await;
+    assert!(matches!(
+        bed.hub.exec("w", command("true")).await,
+        Err(RequestError::NotOnline { status: WorkerStatus::Stale, .. })
+    ));
+    assert_eq!(raw.closed().await.unwrap().0, 1008);
+    bed.status("w", WorkerStatus::Offline).await;
+}
+
+#[tokio::test]
+async fn a_stale_worker_registers_again_on_the_same_connection() {
+    let bed = Bed::with(short_lived()).await;
+    let mut raw = raw_worker(&bed.raw_url(), &["sandd.v1"]).await;
+    raw.register("w").await;
+    bed.status("w", WorkerStatus::Stale).await;
+    raw.send(json!({"type": "heartbeat"})).await;
+    let refused = soon("the answer", async {
+        loop {
+            use futures_util::StreamExt as _;
+            let message = raw.0.next().await.unwrap().unwrap();
+            if let quintet_sandbox::socket::WsMessage::Text(text) = message {
+                break serde_json::from_slice::<serde_json::Value>(&text).unwrap();
+            }
+        }
+    })
+    .await;
+    assert_eq!(refused, json!({"type": "heartbeat_ack", "success": false, "reason": "daemon is not registered"}));
+    assert_eq!(raw.register("w").await["success"], true);
+    bed.online("w").await;
+}
+
+#[tokio::test]
+async fn our_worker_registers_again_when_a_heartbeat_is_refused() {
+    let hub = RawHub::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = quintet_sandbox::worker::WorkerConfig::new(
+        &hub.url,
+        "w",
+        dir.path().to_owned(),
+        dir.path().join("spool"),
+    );
+    config.backoff = quick_backoff();
+    let _worker = Running::start(config).await;
+    let mut raw = hub.accept(Protocol::V1).await;
+    raw.send(json!({"type": "heartbeat_ack", "success": false, "reason": "reaped"})).await;
+    assert_eq!(raw.json().await["type"], "register");
+}
+
+#[tokio::test]
+async fn a_refused_worker_tries_again_later() {
+    let hub = RawHub::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = quintet_sandbox::worker::WorkerConfig::new(
+        &hub.url,
+        "w",
+        dir.path().to_owned(),
+        dir.path().join("spool"),
+    );
+    config.backoff = quick_backoff();
+    let _worker = Running::start(config).await;
+    let (mut raw, _) = hub.accept_silently(Protocol::V1).await;
+    raw.send(json!({"type": "register_ack", "success": false, "message": "no"})).await;
+    raw.closed().await;
+    hub.accept(Protocol::V2).await;
+}
+
+#[tokio::test]
+async fn an_empty_id_and_an_unknown_message_are_answered() {
+    let bed = Bed::start().await;
+    let mut raw = raw_worker(&bed.raw_url(), &["sandd.v1"]).await;
+    assert_eq!(raw.register(" ").await, json!({"type": "register_ack", "success": false, "message": "no daemon id"}));
+    assert_eq!(raw.register("w").await["success"], true);
+    raw.send(json!({"type": "gibberish", "request_id": "g"})).await;
+    let reply = raw.json().await;
+    assert_eq!((&reply["type"], &reply["request_id"]), (&json!("error"), &json!("g")));
+    assert_eq!(raw.register("other").await["success"], false);
+}
+
+#[tokio::test]
+async fn the_hub_learns_the_dialect_before_its_first_shell() {
+    let bed = Bed::start().await;
+    for (id_key, start) in [("command_id", "start_shell"), ("request_id", "new_session")] {
+        let mut raw = raw_worker(&bed.raw_url(), &["sandd.v1"]).await;
+        raw.register(start).await;
+        let (hub, size) = (bed.hub.clone(), crate::shells::SIZE);
+        let mut asked = tokio::task::JoinSet::new();
+        asked.spawn(async move { hub.shell(start, size, "dumb").await.map(|shell| shell.id().to_owned()) });
+        let probe = raw.json().await;
+        assert_eq!(probe["command"], "true");
+        let mut reply = json!({"type": "command_output", "stdout": "", "stderr": "", "exit_code": 0, "duration_ms": 0});
+        reply[id_key] = probe[id_key].clone();
+        raw.send(reply).await;
+        let request = raw.json().await;
+        assert_eq!(request["type"], start);
+        let started = if start == "start_shell" { "shell_started" } else { "session_started" };
+        raw.send(json!({"type": started, "session_id": request["session_id"], "success": true, "error": null})).await;
+        let id = asked.join_next().await.unwrap().unwrap().unwrap();
+        assert_eq!(request["session_id"], id);
+    }
+}
+
+#[tokio::test]
+async fn a_message_over_the_limit_closes_the_connection_and_one_at_the_limit_does_not() {
+    let bed = Bed::start().await;
+    let limit = quintet_sandbox::proto::MAX_MESSAGE;
+    let mut raw = raw_worker(&bed.raw_url(), &["sandd.v1"]).await;
+    raw.register("w").await;
+    let padding = limit - "{\"type\":\"x\",\"request_id\":\"\"}".len();
+    raw.send_text(format!("{{\"type\":\"x\",\"request_id\":\"{}\"}}", "p".repeat(padding))).await;
+    assert_eq!(raw.json().await["type"], "error");
+    raw.send_text("x".repeat(limit + 1)).await;
+    assert_eq!(raw.closed().await.map(|(code, _)| code), Some(1009));
+
+    let hub = RawHub::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = quintet_sandbox::worker::WorkerConfig::new(
+        &hub.url,
+        "w",
+        dir.path().to_owned(),
+        dir.path().join("spool"),
+    );
+    config.backoff = quick_backoff();
+    let _worker = Running::start(config).await;
+    let mut raw = hub.accept(Protocol::V1).await;
+    raw.send_text("x".repeat(limit + 1)).await;
+    assert_eq!(raw.closed().await.map(|(code, _)| code), Some(1009));
+    hub.accept(Protocol::V1).await;
+}
+
+#[tokio::test]
+async fn a_v1_reader_that_stands_still_loses_its_stream_and_nobody_else_does() {
+    let settings = HubSettings {
+        slow_reader: Duration::from_millis(200),
+        ..HubSettings::default()
+    };
+    let bed = Bed::with(settings).await;
+    let _worker = bed.v1_worker("w").await;
+    std::fs::write(bed.root("w").join("big"), vec![0; 20_000_000]).unwrap();
+    let mut slow = bed.hub.download("w", "big", None).await.unwrap();
+    assert_eq!(run(&bed, "w", command("echo quick")).await.stdout, b"quick\n");
+    let result = soon("the lost stream", async {
+        loop {
+            match slow.next().await {
+                Ok(Some(_)) => {}
+                other => break other,
+            }
+        }
+    })
+    .await;
+    assert!(result.is_err(), "{result:?}");
+}

@@ -1,0 +1,244 @@
+//! Tokens, certificates and confinement.
+
+use std::sync::Arc;
+
+use quintet_sandbox::hub::{ExecOutcome, ExecRequest, HubEvent, HubSettings};
+use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, Limits, Network, probe};
+use quintet_sandbox::proto::{Fingerprint, Token};
+use quintet_sandbox::tls;
+use quintet_sandbox::worker::{ConnectionState, Worker, WorkerConfig};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::bed::{Bed, TestAuth, soon};
+use crate::commands::{command, run, text};
+use crate::shells::start;
+
+async fn strict_bed(tls: Option<Arc<rustls::ServerConfig>>) -> Bed {
+    let auth = TestAuth {
+        strict: true,
+        ..TestAuth::default()
+    };
+    Bed::custom(HubSettings::default(), auth, tls).await
+}
+
+/// Runs a worker until its first try ended, and says how.
+async fn first_failure(config: WorkerConfig) -> String {
+    let worker = Worker::start(config).await.unwrap();
+    let mut state = worker.connection();
+    let shutdown = CancellationToken::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(worker.run(shutdown.clone()));
+    let failed = soon("the failure", async {
+        state
+            .wait_for(|state| matches!(state, ConnectionState::Failed(_)))
+            .await
+            .unwrap()
+            .clone()
+    })
+    .await;
+    shutdown.cancel();
+    tasks.join_next().await;
+    match failed {
+        ConnectionState::Failed(reason) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_token_lets_one_worker_in_until_it_is_revoked() {
+    let bed = strict_bed(None).await;
+    let token = Token::mint(tls::random_secret().unwrap(), None);
+    bed.auth.tokens.lock().unwrap().insert("w".to_owned(), token.hash("w"));
+
+    let reason = first_failure(bed.config("w")).await;
+    assert!(reason.contains("token"), "{reason}");
+    let mut other = bed.config("other");
+    other.token = Some(token.clone());
+    let reason = first_failure(other).await;
+    assert!(reason.contains("not valid for other"), "{reason}");
+
+    let mut config = bed.config("w");
+    config.token = Some(token);
+    let _worker = bed.worker_with(config).await;
+    bed.auth.tokens.lock().unwrap().clear();
+    bed.hub.disconnect("w", "the token was revoked");
+    soon("it is refused", async {
+        while !bed.events().iter().any(|event| {
+            matches!(event, HubEvent::WorkerRefused { worker, reason, .. }
+                if worker == "w" && reason.contains("not valid"))
+        }) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let refused = bed.events().into_iter().filter(|event| {
+        matches!(event, HubEvent::WorkerRefused { .. })
+    });
+    assert!(refused.count() >= 3);
+}
+
+#[tokio::test]
+async fn a_token_carries_the_fingerprint_of_a_self_signed_certificate() {
+    let made = tls::self_signed(vec!["quintet".to_owned()]).unwrap();
+    let server = tls::server(&made.certificate_pem, &made.key_pem).unwrap();
+    let fingerprint = tls::fingerprint_of_pem(&made.certificate_pem).unwrap();
+    let bed = strict_bed(Some(server)).await;
+    let token = Token::mint(tls::random_secret().unwrap(), Some(fingerprint));
+    bed.auth.tokens.lock().unwrap().insert("w".to_owned(), token.hash("w"));
+    let mut config = bed.config("w");
+    config.token = Some(Token::parse(&token.expose()).unwrap());
+    let _worker = bed.worker_with(config.clone()).await;
+    assert_eq!(run(&bed, "w", command("echo safe")).await.stdout, b"safe\n");
+
+    config.daemon_id = "w2".to_owned();
+    config.spool_dir = bed.dir.path().join("spool-w2");
+    config.token = Some(Token::mint([1; 32], Some(Fingerprint([1; 32]))));
+    let reason = first_failure(config).await;
+    assert!(reason.contains("certificate"), "{reason}");
+}
+
+fn isolation(limits: Limits, network: Network) -> IsolationConfig {
+    IsolationConfig {
+        helper: HelperCommand {
+            program: env!("CARGO_BIN_EXE_sandbox-peer").into(),
+            args: vec!["isolate-exec".to_owned()],
+        },
+        confine: true,
+        network,
+        read: Vec::new(),
+        write: Vec::new(),
+        limits,
+    }
+}
+
+#[test]
+fn the_probe_names_every_means_and_its_state() {
+    let features = probe();
+    let names: Vec<&str> = features.iter().map(|feature| feature.name.as_str()).collect();
+    for name in ["no_new_privs", "landlock", "seccomp", "rlimits", "cgroup.memory", "cgroup.pids", "cgroup.cpu"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    for feature in &features {
+        assert_eq!(feature.available, feature.fix.is_empty(), "{feature:?}");
+    }
+    // The probe confines a thread of its own, not this one.
+    std::fs::write(tempfile::tempdir().unwrap().path().join("x"), b"x").unwrap();
+    assert!(std::fs::read_dir("/root").is_ok() || rustix::process::geteuid().as_raw() != 0);
+}
+
+/// A folder outside the root and /tmp that this user can write.
+fn outside() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+#[tokio::test]
+async fn a_confined_command_writes_only_where_it_may() {
+    let bed = Bed::start().await;
+    let outside = outside();
+    std::fs::write(outside.path().join("secret"), b"secret").unwrap();
+    let mut config = bed.config("w");
+    // The bed itself is in /tmp, which commands may write.
+    config.root = outside.path().join("root");
+    std::fs::create_dir(&config.root).unwrap();
+    config.isolation = Some(isolation(Limits::default(), Network::On));
+    let worker = Worker::start(config.clone()).await.unwrap();
+    let landlocked = worker.features().iter().any(|f| f.name == "landlock" && f.available);
+    let filtered = worker.features().iter().any(|f| f.name == "seccomp" && f.available);
+    drop(worker);
+    let _worker = bed.worker_with(config).await;
+    let output = run(&bed, "w", command("echo mine > mine && cat mine && echo t > /tmp/.quintet-$$ && rm /tmp/.quintet-$$ && ls /usr > /dev/null && exit 5")).await;
+    assert_eq!(text(&output.stdout), "mine\n", "{}", text(&output.stderr));
+    assert_eq!(output.outcome, ExecOutcome::Exited(5));
+    if landlocked {
+        for line in ["cat ../secret", "echo evil > ../secret", "rm ../secret", "touch /etc/x", "ls /root"] {
+            let output = run(&bed, "w", command(line)).await;
+            assert_ne!(output.outcome, ExecOutcome::Exited(0), "{line}");
+        }
+        assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"secret");
+    }
+    if filtered {
+        let output = run(&bed, "w", command("unshare -U true; mount -t tmpfs none /tmp")).await;
+        assert_ne!(output.outcome, ExecOutcome::Exited(0));
+    }
+    let output = run(&bed, "w", command("grep NoNewPrivs /proc/self/status")).await;
+    assert!(text(&output.stdout).contains('1'));
+}
+
+#[tokio::test]
+async fn a_confined_worker_does_everything_that_another_does() {
+    let bed = Bed::start().await;
+    let mut config = bed.config("w");
+    config.isolation = Some(isolation(Limits::default(), Network::On));
+    let _worker = bed.worker_with(config).await;
+    let request = ExecRequest {
+        timeout: Some(std::time::Duration::from_secs(1)),
+        ..command("(setsid sleep 92111 &); sleep 92111")
+    };
+    assert_eq!(run(&bed, "w", request).await.outcome, ExecOutcome::TimedOut { secs: 1 });
+    assert_eq!(crate::commands::alive("sleep 92111"), 0);
+    assert_eq!(run(&bed, "w", command("kill -9 $$")).await.outcome, ExecOutcome::Signaled(9));
+    let request = ExecRequest {
+        cwd: Some("/nonexistent".to_owned()),
+        ..command("true")
+    };
+    assert!(bed.hub.exec("w", request).await.unwrap().output(0).await.is_err());
+    let mut shell = start(&bed, "w").await;
+    shell.type_line("stty size; tty; sleep 0 & wait; echo job-$((1+1))").await;
+    shell.until("24 80").await;
+    shell.until("/dev/pts/").await;
+    shell.until("job-2").await;
+    shell.type_line("exit 4").await;
+    assert_eq!(shell.end().await, ExecOutcome::Exited(4));
+    // A command may kill the helper; the next one gets a new one.
+    run(&bed, "w", command("kill -9 $PPID")).await;
+    assert_eq!(run(&bed, "w", command("echo again")).await.stdout, b"again\n");
+}
+
+#[tokio::test]
+async fn limits_and_the_missing_network_are_felt() {
+    let bed = Bed::start().await;
+    let limits = Limits {
+        memory_bytes: Some(200 << 20),
+        open_files: Some(64),
+        file_bytes: Some(100_000),
+        cpu_secs: Some(1),
+        ..Limits::default()
+    };
+    let mut config = bed.config("w");
+    config.isolation = Some(isolation(limits, Network::Off));
+    let worker = Worker::start(config.clone()).await.unwrap();
+    let memory = worker.features().iter().find(|f| f.name == "cgroup.memory").unwrap();
+    // Missing controllers are named, never silently skipped.
+    assert_eq!(memory.available, memory.fix.is_empty());
+    drop(worker);
+    let _worker = bed.worker_with(config).await;
+    let output = run(&bed, "w", command("ulimit -n; ulimit -c")).await;
+    assert_eq!(text(&output.stdout), "64\n0\n");
+    let output = run(&bed, "w", command("head -c 200000 /dev/zero > big; stat -c %s big")).await;
+    assert_eq!(text(&output.stdout), "100000\n");
+    let output = run(&bed, "w", command("exec python3 -c 'x = bytearray(400 << 20)'")).await;
+    assert_ne!(output.outcome, ExecOutcome::Exited(0));
+    let output = run(&bed, "w", command("while :; do :; done")).await;
+    assert!(matches!(output.outcome, ExecOutcome::Signaled(_)), "{:?}", output.outcome);
+    let network = "import socket; socket.socket(socket.AF_UNIX); socket.socket()";
+    let output = run(&bed, "w", command(&format!("exec python3 -c '{network}'"))).await;
+    assert_eq!(output.outcome, ExecOutcome::Exited(1));
+    assert!(text(&output.stderr).contains("PermissionError"));
+}
+
+#[tokio::test]
+async fn a_worker_program_that_dies_takes_its_confined_commands_with_it() {
+    let bed = Bed::start().await;
+    let program = bed.program("w", json!({"isolate": true})).await;
+    let mut handle = bed.hub.exec("w", command("echo up; sleep 91111")).await.unwrap();
+    soon("it runs", handle.next()).await.unwrap();
+    assert_eq!(crate::commands::alive("sleep 91111"), 1);
+    drop(program);
+    soon("the command dies", async {
+        while crate::commands::alive("sleep 91111") > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
