@@ -1,30 +1,27 @@
 //! The conversation on both sides of the bridge.
 
+mod requests;
+mod session;
+
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
-    AGENT_METHOD_NAMES, AgentCapabilities, CLIENT_METHOD_NAMES, CancelNotification,
-    ClientCapabilities, ContentBlock, Error, ErrorCode, FileSystemCapabilities, HttpHeader,
-    Implementation, InitializeRequest, InitializeResponse, LoadSessionRequest, McpServer,
-    McpServerHttp, NewSessionRequest, NewSessionResponse, PermissionOption, PromptRequest,
-    ReadTextFileRequest, RequestId, RequestPermissionOutcome, RequestPermissionRequest,
-    RequestPermissionResponse, SessionId, SessionNotification, SessionUpdate, WriteTextFileRequest,
+    AGENT_METHOD_NAMES, AgentCapabilities, CLIENT_METHOD_NAMES, CancelNotification, ContentBlock,
+    Error, ErrorCode, NewSessionResponse, PermissionOption, PromptRequest, RequestId,
+    RequestPermissionOutcome, SessionId,
 };
 use rust_decimal::Decimal;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::rpc::{self, Incoming};
+use super::rpc::{self, BadLine, Incoming};
 use super::translate::Translator;
-use super::{permission, rpc::BadLine};
 use crate::proto::element::Element;
 use crate::proto::message::{
-    AgentToCoordinator, ApprovalResult, CoordinatorToAgent, FinishReason, InboundMessage, Init,
-    MessageId,
+    AgentToCoordinator, CoordinatorToAgent, FinishReason, InboundMessage, MessageId,
 };
 use crate::proto::usage::TokenUsage;
 
@@ -34,34 +31,39 @@ const MESSAGE_LIMIT: usize = 64;
 /// Steers that wait for the running prompt; the oldest goes first.
 const STEER_LIMIT: usize = 64;
 
-/// Permission requests open at a time; further ones are answered as cancelled.
-const PERMISSION_LIMIT: usize = 256;
-
 /// Why the bridge cannot go on.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub(in crate::acp) enum BridgeError {
+pub enum BridgeError {
     /// The coordinator said something at the wrong time.
     #[error("the coordinator sent `{message}` {when}")]
     OutOfOrder {
+        /// What it sent.
         message: &'static str,
+        /// When.
         when: &'static str,
     },
     /// The agent speaks another version.
-    #[error("the agent speaks version {version} of ACP and this bridge version 1: update one of them")]
-    Version { version: u16 },
-    /// The agent wants a login first.
-    #[error("the agent wants a login first ({methods}): log in with its own command, then try again")]
-    AuthRequired { methods: String },
+    #[error(
+        "the agent speaks version {version} of ACP and this bridge version 1: update one of them"
+    )]
+    Version {
+        /// The agent's.
+        version: u16,
+    },
     /// The agent refused what every session begins with.
     #[error("the agent refused `{method}`: {error}")]
     Refused {
+        /// What was asked.
         method: &'static str,
+        /// What it answered.
         error: Error,
     },
     /// The agent's answer has a wrong shape.
     #[error("the agent's answer to `{method}` has a wrong shape: {detail}")]
     WrongAnswer {
+        /// What was asked.
         method: &'static str,
+        /// What is wrong.
         detail: String,
     },
 }
@@ -72,7 +74,10 @@ pub(in crate::acp) enum Effect {
     /// Send to the coordinator.
     Up(AgentToCoordinator<'static>),
     /// Log through the coordinator.
-    Log { level: &'static str, message: String },
+    Log {
+        level: &'static str,
+        message: String,
+    },
     /// Write to the agent; whole lines.
     Down(Vec<u8>),
     /// Read a file of the workspace, then call [`Bridge::answer`].
@@ -109,6 +114,8 @@ enum Phase {
     Waiting,
     /// Until the agent has answered `initialize` and opened a session.
     Opening,
+    /// The agent wants a login; the next message tries again.
+    Locked,
     /// A session is open.
     Open(SessionId),
 }
@@ -198,12 +205,11 @@ impl Bridge {
     pub(in crate::acp) fn coordinator(
         &mut self,
         message: CoordinatorToAgent,
-        now: Duration,
     ) -> Result<(), BridgeError> {
         match (message, &self.phase) {
             (CoordinatorToAgent::Init(init), Phase::Waiting) => self.init(init),
             (CoordinatorToAgent::Init(_), _) => return Err(out_of_order("init", "twice")),
-            (CoordinatorToAgent::Shutdown { .. }, _) => self.shutdown(now),
+            (CoordinatorToAgent::Shutdown { .. }, _) => self.shutdown(),
             (CoordinatorToAgent::Message(_), Phase::Waiting) => {
                 return Err(out_of_order("message", "before init"));
             }
@@ -212,7 +218,10 @@ impl Bridge {
                     return Err(out_of_order("message", "while many are waiting"));
                 }
                 self.waiting.push_back(message);
-                self.next_turn();
+                match self.phase {
+                    Phase::Locked => self.open_session(),
+                    _ => self.next_turn(),
+                }
             }
             (CoordinatorToAgent::Steer { content }, _) => self.steer(content),
             (CoordinatorToAgent::Cancel { message_id }, _) => self.cancel(&message_id),
@@ -253,89 +262,8 @@ impl Bridge {
 
     /// Answers a request of the agent.
     pub(in crate::acp) fn answer(&mut self, id: &RequestId, outcome: &Result<Value, Error>) {
-        self.effects.push_back(Effect::Down(rpc::response(id, outcome)));
-    }
-
-    // The beginning.
-
-    fn init(&mut self, init: Init) {
-        self.workspace = PathBuf::from(init.workspace);
-        self.config = init.config;
-        self.kept = match serde_json::from_value(init.state.clone()) {
-            Ok(kept) => kept,
-            Err(_) if init.state.is_null() => Kept::default(),
-            Err(error) => {
-                self.log("warn", format!("the state is not this bridge's ({error}); starting anew"));
-                Kept::default()
-            }
-        };
-        self.phase = Phase::Opening;
-        let files = FileSystemCapabilities::new()
-            .read_text_file(true)
-            .write_text_file(true);
-        self.call(
-            Pending::Initialize,
-            InitializeRequest::new(ProtocolVersion::V1)
-                .client_capabilities(ClientCapabilities::new().fs(files))
-                .client_info(Implementation::new("quintet", env!("CARGO_PKG_VERSION"))),
-        );
-    }
-
-    fn initialized(&mut self, answer: InitializeResponse) -> Result<(), BridgeError> {
-        if answer.protocol_version != ProtocolVersion::V1 {
-            return Err(BridgeError::Version {
-                version: answer.protocol_version.as_u16(),
-            });
-        }
-        self.agent = answer.agent_capabilities;
-        self.auth_methods = answer
-            .auth_methods
-            .iter()
-            .map(|method| method.name().to_owned())
-            .collect();
-        match self.kept.session_id.clone() {
-            Some(session) if self.agent.load_session => {
-                let load = LoadSessionRequest::new(session, self.workspace.clone())
-                    .mcp_servers(self.mcp_servers());
-                self.call(Pending::LoadSession, load);
-            }
-            _ => self.new_session(),
-        }
-        Ok(())
-    }
-
-    fn new_session(&mut self) {
-        self.preface = self
-            .config
-            .get("prompt")
-            .and_then(Value::as_str)
-            .filter(|prompt| !prompt.is_empty())
-            .map(str::to_owned);
-        let new =
-            NewSessionRequest::new(self.workspace.clone()).mcp_servers(self.mcp_servers());
-        self.call(Pending::NewSession, new);
-    }
-
-    /// The daemon's tools, for an agent that can reach them over HTTP.
-    fn mcp_servers(&self) -> Vec<McpServer> {
-        let text = |key: &str| self.config.get(key).and_then(Value::as_str);
-        match text("mcp_url") {
-            Some(url) if self.agent.mcp_capabilities.http => {
-                let headers = text("mcp_token")
-                    .map(|token| HttpHeader::new("Authorization", format!("Bearer {token}")))
-                    .into_iter()
-                    .collect();
-                vec![McpServer::Http(
-                    McpServerHttp::new("quintet", url).headers(headers),
-                )]
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    fn open(&mut self, session: SessionId) {
-        self.phase = Phase::Open(session);
-        self.next_turn();
+        self.effects
+            .push_back(Effect::Down(rpc::response(id, outcome)));
     }
 
     // Turns.
@@ -348,17 +276,24 @@ impl Bridge {
         let Some(message) = self.waiting.pop_front() else {
             return;
         };
-        let mut prompt: Vec<ContentBlock> = self.preface.take().map(Into::into).into_iter().collect();
+        let mut prompt: Vec<ContentBlock> =
+            self.preface.take().map(Into::into).into_iter().collect();
         prompt.push(message.data.text.into());
         for attachment in message.data.attachments {
             match serde_json::from_value::<ContentBlock>(attachment) {
                 Ok(block) if self.takes(&block) => prompt.push(block),
-                Ok(_) => self.log("warn", "the agent does not take attachments of this kind".to_owned()),
-                Err(error) => self.log("warn", format!("an attachment is no content block: {error}")),
+                Ok(_) => self.log(
+                    "warn",
+                    "the agent does not take attachments of this kind".to_owned(),
+                ),
+                Err(error) => self.log(
+                    "warn",
+                    format!("an attachment is no content block: {error}"),
+                ),
             }
         }
         self.turn = Some(Turn {
-            out_id: format!("{}_out", message.id),
+            out_id: out_id(&message.id),
             message: message.id,
             translator: Translator::new(self.workspace.clone()),
             steers: VecDeque::new(),
@@ -398,7 +333,11 @@ impl Bridge {
 
     fn cancel(&mut self, message: &MessageId) {
         self.waiting.retain(|waiting| waiting.id != *message);
-        if self.turn.as_ref().is_some_and(|turn| turn.message == *message) {
+        if self
+            .turn
+            .as_ref()
+            .is_some_and(|turn| turn.message == *message)
+        {
             self.cancel_turn();
         }
     }
@@ -437,7 +376,9 @@ impl Bridge {
             self.prompt(vec![steer.into()]);
             return;
         }
-        let Some(mut turn) = self.turn.take() else { return };
+        let Some(mut turn) = self.turn.take() else {
+            return;
+        };
         for element in turn.translator.finish(now) {
             self.element(&turn.out_id, element);
         }
@@ -458,7 +399,7 @@ impl Bridge {
         }
     }
 
-    fn shutdown(&mut self, _now: Duration) {
+    fn shutdown(&mut self) {
         self.stopping = true;
         self.waiting.clear();
         match self.turn {
@@ -480,7 +421,10 @@ impl Bridge {
             _ => None,
         };
         let Some(pending) = pending else {
-            self.log("warn", format!("the agent answered a request {id} that was never made"));
+            self.log(
+                "warn",
+                format!("the agent answered a request {id} that was never made"),
+            );
             return Ok(());
         };
         match (pending, outcome) {
@@ -491,7 +435,10 @@ impl Bridge {
                 }
             }
             (Pending::LoadSession, Err(error)) if error.code != ErrorCode::AuthRequired => {
-                self.log("warn", format!("the agent has lost its session ({error}); starting a new one"));
+                self.log(
+                    "warn",
+                    format!("the agent has lost its session ({error}); starting a new one"),
+                );
                 self.new_session();
             }
             (Pending::Initialize, Ok(answer)) => {
@@ -506,11 +453,7 @@ impl Bridge {
                 self.keep();
                 self.open(answer.session_id);
             }
-            (_, Err(error)) if error.code == ErrorCode::AuthRequired => {
-                return Err(BridgeError::AuthRequired {
-                    methods: self.auth_methods.join(", "),
-                });
-            }
+            (_, Err(error)) if error.code == ErrorCode::AuthRequired => self.lock(),
             (_, Err(error)) => {
                 return Err(BridgeError::Refused {
                     method: pending.method(),
@@ -519,111 +462,6 @@ impl Bridge {
             }
         }
         Ok(())
-    }
-
-    fn update(&mut self, params: Value, now: Duration) {
-        // While a session is loaded, its history is told again: clients have it already.
-        let Phase::Open(session) = &self.phase else { return };
-        let notification: SessionNotification = match serde_json::from_value(params) {
-            Ok(notification) => notification,
-            Err(error) => {
-                self.log("debug", format!("ignored a session/update: {error}"));
-                return;
-            }
-        };
-        if notification.session_id != *session {
-            return;
-        }
-        if let SessionUpdate::UsageUpdate(usage) = &notification.update {
-            self.cost(usage.cost.as_ref().map(|cost| cost.amount));
-            return;
-        }
-        if let Some(turn) = &mut self.turn {
-            let elements = turn.translator.update(notification.update, now);
-            self.elements(elements);
-        }
-    }
-
-    /// Takes the session's running total; the turn used what it grew by.
-    fn cost(&mut self, total: Option<f64>) {
-        // The shortest text that is this number: what the agent wrote, not the float's digits.
-        let Some(total) = total.and_then(|total| total.to_string().parse::<Decimal>().ok()) else {
-            return;
-        };
-        let Some(turn) = &mut self.turn else { return };
-        let grown = total.saturating_sub(self.kept.cost);
-        if grown > Decimal::ZERO {
-            let usage = turn.usage.get_or_insert_default();
-            usage.cost = usage.cost.saturating_add(grown);
-            self.kept.cost = total;
-            self.keep();
-        }
-    }
-
-    fn request(&mut self, id: RequestId, method: &str, params: Value, now: Duration) {
-        if method == CLIENT_METHOD_NAMES.session_request_permission {
-            match serde_json::from_value(params) {
-                Ok(request) => self.ask_permission(id, request, now),
-                Err(error) => self.answer(&id, &Err(error.into())),
-            }
-        } else if method == CLIENT_METHOD_NAMES.fs_read_text_file {
-            match serde_json::from_value::<ReadTextFileRequest>(params) {
-                Ok(request) => self.effects.push_back(Effect::Read {
-                    id,
-                    path: request.path,
-                    line: request.line,
-                    limit: request.limit,
-                }),
-                Err(error) => self.answer(&id, &Err(error.into())),
-            }
-        } else if method == CLIENT_METHOD_NAMES.fs_write_text_file {
-            match serde_json::from_value::<WriteTextFileRequest>(params) {
-                Ok(request) => self.effects.push_back(Effect::Write {
-                    id,
-                    path: request.path,
-                    content: request.content,
-                }),
-                Err(error) => self.answer(&id, &Err(error.into())),
-            }
-        } else {
-            self.answer(&id, &Err(Error::method_not_found()));
-        }
-    }
-
-    fn ask_permission(&mut self, id: RequestId, request: RequestPermissionRequest, now: Duration) {
-        let open = self.permissions.len() < PERMISSION_LIMIT;
-        let Some(turn) = self.turn.as_mut().filter(|turn| open && !turn.cancelled) else {
-            self.permit(&id, RequestPermissionOutcome::Cancelled);
-            return;
-        };
-        let (call, elements) = turn.translator.permission(request.tool_call, now);
-        self.elements(elements);
-        self.last_permission = self.last_permission.saturating_add(1);
-        let request_id = format!("permission_{}", self.last_permission);
-        self.up(AgentToCoordinator::ApprovalRequest(
-            permission::approval_request(request_id.clone(), &call),
-        ));
-        self.permissions.insert(
-            request_id,
-            Permission {
-                id,
-                options: request.options,
-            },
-        );
-    }
-
-    fn approval(&mut self, result: &ApprovalResult) {
-        // An answer may cross with a cancel that has already answered.
-        if let Some(permission) = self.permissions.remove(&result.request_id) {
-            let outcome = permission::outcome(&permission.options, result);
-            self.permit(&permission.id, outcome);
-        }
-    }
-
-    fn permit(&mut self, id: &RequestId, outcome: RequestPermissionOutcome) {
-        let response = RequestPermissionResponse::new(outcome);
-        let answer = serde_json::to_value(response).map_err(Error::from);
-        self.answer(id, &answer);
     }
 
     // Sending.
@@ -677,6 +515,11 @@ impl Pending {
     }
 }
 
+/// Output has an id of its own, one for each message.
+fn out_id(message: &MessageId) -> String {
+    format!("{message}_out")
+}
+
 fn out_of_order(message: &'static str, when: &'static str) -> BridgeError {
     BridgeError::OutOfOrder { message, when }
 }
@@ -715,3 +558,6 @@ fn add_tokens(usage: &mut Option<TokenUsage>, answer: &Value) {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,5 +5,6 @@ mod permission;
 mod rpc;
 mod translate;
 
-pub(super) use bridge::{Bridge, BridgeError, Effect};
-pub(super) use rpc::{BadLine, Incoming, parse};
+pub use bridge::BridgeError;
+pub(super) use bridge::{Bridge, Effect};
+pub(super) use rpc::parse;

@@ -6,7 +6,7 @@ use agent_client_protocol_schema::v1::{
 };
 use serde_json::Value;
 
-use super::translate::{tool_name, text_of};
+use super::translate::{text_of, tool_name};
 use crate::proto::message::{ApprovalRequest, ApprovalResult};
 
 /// Says what is asked leave for.
@@ -109,7 +109,11 @@ mod tests {
             (false, None, "no"),
             (false, Some("session"), "never"),
         ] {
-            assert_eq!(chosen(&all, approved, scope), expected, "{approved} {scope:?}");
+            assert_eq!(
+                chosen(&all, approved, scope),
+                expected,
+                "{approved} {scope:?}"
+            );
         }
         let few = [option("always", AllowAlways)];
         assert_eq!(chosen(&few, true, None), "always");

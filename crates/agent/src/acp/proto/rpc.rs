@@ -176,14 +176,22 @@ mod tests {
             (
                 json!({"jsonrpc": "2.0", "id": 7, "error": {"code": -32601, "message": "no"}}),
                 Incoming::Response {
-                    id: id.clone(),
+                    id,
                     outcome: Err(Error::new(-32601, "no")),
                 },
             ),
         ] {
             assert_eq!(parse(line.to_string().as_bytes()).unwrap(), expected);
         }
-        for bad in ["", "npm notice", "[]", "{}", r#"{"id":7}"#, r#"{"method":5}"#, "\u{0}"] {
+        for bad in [
+            "",
+            "npm notice",
+            "[]",
+            "{}",
+            r#"{"id":7}"#,
+            r#"{"method":5}"#,
+            "\u{0}",
+        ] {
             assert!(parse(bad.as_bytes()).is_err(), "{bad}");
         }
     }

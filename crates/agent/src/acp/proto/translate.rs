@@ -59,16 +59,16 @@ impl Translator {
     /// The elements that an update becomes.
     pub(super) fn update(&mut self, update: SessionUpdate, now: Duration) -> Vec<Element> {
         match update {
-            SessionUpdate::AgentMessageChunk(chunk) => vec![message(chunk.content)],
+            SessionUpdate::AgentMessageChunk(chunk) => vec![message(&chunk.content)],
             SessionUpdate::AgentThoughtChunk(chunk) => match chunk.content {
                 ContentBlock::Text(text) => vec![Element::Thinking { text: text.text }],
                 _ => Vec::new(),
             },
             SessionUpdate::ToolCall(call) => self.merge(call.into(), now),
             SessionUpdate::ToolCallUpdate(update) => self.merge(update, now),
-            SessionUpdate::Plan(plan) => {
-                raw(json!({"type": "plan", "entries": plan.entries})).into_iter().collect()
-            }
+            SessionUpdate::Plan(plan) => raw(&json!({"type": "plan", "entries": plan.entries}))
+                .into_iter()
+                .collect(),
             _ => Vec::new(),
         }
     }
@@ -103,7 +103,11 @@ impl Translator {
                 && call.announced
                 && !call.ended
             {
-                elements.push(call.result(Value::from("the turn ended before this call"), true, now));
+                elements.push(call.result(
+                    Value::from("the turn ended before this call"),
+                    true,
+                    now,
+                ));
             }
         }
         elements
@@ -171,7 +175,10 @@ impl Call {
             None if self.call.kind == ToolKind::Execute => {
                 let text = text_of(&self.call.content);
                 // Content is replaced as a whole with each update; only growth is new.
-                let new = text.strip_prefix(self.shown.as_str()).unwrap_or(&text).to_owned();
+                let new = text
+                    .strip_prefix(self.shown.as_str())
+                    .unwrap_or(&text)
+                    .to_owned();
                 if !text.is_empty() {
                     self.shown = text;
                 }
@@ -267,8 +274,8 @@ fn block_text(block: &ContentBlock) -> Option<&str> {
     }
 }
 
-fn message(content: ContentBlock) -> Element {
-    match &content {
+fn message(content: &ContentBlock) -> Element {
+    match content {
         ContentBlock::ResourceLink(link) => Element::TextDelta {
             text: format!("[{}]({})", link.name, link.uri),
         },
@@ -276,7 +283,7 @@ fn message(content: ContentBlock) -> Element {
             Some(text) => Element::TextDelta {
                 text: text.to_owned(),
             },
-            None => raw(json!({"type": "acp_content", "content": block})).unwrap_or(
+            None => raw(&json!({"type": "acp_content", "content": block})).unwrap_or(
                 Element::TextDelta {
                     text: String::new(),
                 },
@@ -285,7 +292,7 @@ fn message(content: ContentBlock) -> Element {
     }
 }
 
-fn raw(object: Value) -> Option<Element> {
+fn raw(object: &Value) -> Option<Element> {
     RawElement::from_object(object.as_object()?).map(Element::Unknown)
 }
 
@@ -418,7 +425,8 @@ mod tests {
 
     #[test]
     fn a_commands_output_is_streamed_as_it_grows() {
-        let text = |text: &str| json!([{"type": "content", "content": {"type": "text", "text": text}}]);
+        let text =
+            |text: &str| json!([{"type": "content", "content": {"type": "text", "text": text}}]);
         let (_, elements) = translate(&[
             json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "ls", "kind": "execute",
                    "status": "in_progress", "rawInput": {"command": "ls"}, "content": text("a\n")}),
@@ -444,8 +452,10 @@ mod tests {
         ]);
         assert_eq!(
             json_of(&translator.finish(at(50))),
-            [json!({"type": "tool_result", "call_id": "c", "output": "the turn ended before this call",
-                    "is_error": true, "duration_ms": 50})]
+            [
+                json!({"type": "tool_result", "call_id": "c", "output": "the turn ended before this call",
+                    "is_error": true, "duration_ms": 50})
+            ]
         );
         assert_eq!(translator.finish(at(60)), []);
     }
