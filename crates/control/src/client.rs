@@ -1,6 +1,11 @@
 //! The client's side: two transport primitives, and a typed method for every request on top.
 
-use futures_util::{Stream, StreamExt};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_util::Stream;
+use pin_project_lite::pin_project;
 
 use crate::proto::wire::{server_extension::Reply, server_message::Msg, *};
 use crate::proto::{ServerError, UnexpectedMessage};
@@ -313,18 +318,48 @@ where
     Q: Into<ClientMessage>,
     R: TryFrom<ServerMessage, Error = UnexpectedMessage> + Send,
 {
-    client.request_stream(request.into()).filter_map(|message| {
-        std::future::ready(match message {
-            Ok(ServerMessage {
-                msg:
-                    Some(Msg::Extension(ServerExtension {
-                        reply: Some(Reply::Done(_)),
-                    })),
-            }) => None,
-            Ok(message) => Some(unwrap(message)),
-            Err(error) => Some(Err(error)),
-        })
-    })
+    Typed {
+        messages: client.request_stream(request.into()),
+        reply: PhantomData,
+    }
+}
+
+pin_project! {
+    /// The messages of a reply as what they hold, without the `done` behind them.
+    struct Typed<S, R> {
+        #[pin]
+        messages: S,
+        reply: PhantomData<fn() -> R>,
+    }
+}
+
+impl<S, R> Stream for Typed<S, R>
+where
+    S: Stream<Item = Outcome<ServerMessage>>,
+    R: TryFrom<ServerMessage, Error = UnexpectedMessage>,
+{
+    type Item = Outcome<R>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outcome<R>>> {
+        let mut messages = self.project().messages;
+        loop {
+            return Poll::Ready(match ready!(messages.as_mut().poll_next(cx)) {
+                Some(Ok(message)) if is_done(&message) => continue,
+                Some(Ok(message)) => Some(unwrap(message)),
+                Some(Err(error)) => Some(Err(error)),
+                None => None,
+            });
+        }
+    }
+}
+
+fn is_done(message: &ServerMessage) -> bool {
+    matches!(
+        message.msg,
+        Some(Msg::Extension(ServerExtension {
+            reply: Some(Reply::Done(_)),
+        }))
+    )
 }
 
 fn unwrap<R>(message: ServerMessage) -> Outcome<R>

@@ -2,13 +2,12 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::{Stream, StreamExt};
-use prost::Message;
+use futures_util::Stream;
 use quintet_framing::{Decoder, FrameError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
@@ -19,7 +18,7 @@ use crate::proto::wire::{
     ClientExtension, ClientHello, ClientMessage, ServerMessage, client_extension::Request,
     client_message::Msg,
 };
-use crate::proto::{FRAME_FORMAT, ServerError, encode_frame};
+use crate::proto::{FRAME_FORMAT, ServerError, decode_request, encode_reply};
 use crate::server::Server;
 
 /// Replies are gathered up to this size before they are written even if more is ready.
@@ -51,7 +50,7 @@ pub(crate) struct Connection<IO> {
     limits: Limits,
     // Pinned for as long as the connection lives: registering anew for every request would take
     // the token's lock each time.
-    shutdown: std::pin::Pin<Box<WaitForCancellationFutureOwned>>,
+    shutdown: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
@@ -107,7 +106,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
         if token.is_some_and(|token| authorizes(&token)) {
             return Ok(request);
         }
-        self.queue(&refusal_without_token())?;
+        encode_reply(&refusal_without_token(), &mut self.out)?;
         self.flush().await?;
         Err(Closed::Unauthorized)
     }
@@ -125,7 +124,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
                 }
             }
         };
-        Ok(Some(ClientMessage::decode(frame)?))
+        Ok(Some(decode_request(&frame)?))
     }
 
     async fn read_frame(&mut self) -> Result<Option<Bytes>, Closed> {
@@ -165,42 +164,41 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
     async fn reply(&mut self, replies: impl Stream<Item = ServerMessage>) -> Result<(), Closed> {
         let mut replies = pin!(replies);
         loop {
-            let ready = poll_fn(|cx| Poll::Ready(replies.as_mut().poll_next(cx))).await;
-            let message = match ready {
-                Poll::Ready(message) => message,
-                Poll::Pending if !self.out.is_empty() => {
-                    self.flush().await?;
-                    continue;
-                }
-                Poll::Pending => loop {
-                    let ahead = self.decoder.spare();
-                    let may_read = ahead.len() < READ_AHEAD;
-                    tokio::select! {
-                        biased;
-                        message = replies.next() => break message,
-                        read = self.io.read_buf(ahead), if may_read => match read {
-                            Ok(0) => return Err(Closed::ByClient),
-                            Ok(_) => {}
-                            Err(error) => return Err(io_closed(error)),
-                        },
-                    }
-                },
+            let now = poll_fn(|cx| Poll::Ready(gather(replies.as_mut(), &mut self.out, cx)));
+            let gathered = match now.await {
+                Gathered::Waiting if self.out.is_empty() => self.wait_for(replies.as_mut()).await?,
+                gathered => gathered,
             };
-            let Some(message) = message else {
-                return Ok(());
-            };
-            if let Err(too_large) = self.queue(&message) {
-                self.queue(&too_large_reply(&too_large))?;
-                return Ok(());
-            }
-            if self.out.len() >= WRITE_BATCH {
-                self.flush().await?;
+            match gathered {
+                Gathered::Whole => return Ok(()),
+                Gathered::Batch | Gathered::Waiting => self.flush().await?,
             }
         }
     }
 
-    fn queue(&mut self, message: &ServerMessage) -> Result<(), FrameError> {
-        encode_frame(message, &mut self.out)
+    /// Waits until some of `replies` is gathered, and notices a client that goes away meanwhile.
+    async fn wait_for(
+        &mut self,
+        mut replies: Pin<&mut impl Stream<Item = ServerMessage>>,
+    ) -> Result<Gathered, Closed> {
+        loop {
+            let ahead = self.decoder.spare();
+            let may_read = ahead.len() < READ_AHEAD;
+            let out = &mut self.out;
+            let some = poll_fn(|cx| match gather(replies.as_mut(), out, cx) {
+                Gathered::Waiting if out.is_empty() => Poll::Pending,
+                gathered => Poll::Ready(gathered),
+            });
+            tokio::select! {
+                biased;
+                gathered = some => return Ok(gathered),
+                read = self.io.read_buf(ahead), if may_read => match read {
+                    Ok(0) => return Err(Closed::ByClient),
+                    Ok(_) => {}
+                    Err(error) => return Err(io_closed(error)),
+                },
+            }
+        }
     }
 
     async fn flush(&mut self) -> Result<(), Closed> {
@@ -222,6 +220,38 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
         }
         Ok(())
     }
+}
+
+/// How far a reply has been gathered into the write buffer.
+enum Gathered {
+    /// All of it.
+    Whole,
+    /// Enough for a write.
+    Batch,
+    /// What was ready; more will come.
+    Waiting,
+}
+
+/// Encodes what is ready of `replies`, without a step in between for each message.
+fn gather(
+    mut replies: Pin<&mut impl Stream<Item = ServerMessage>>,
+    out: &mut BytesMut,
+    cx: &mut Context<'_>,
+) -> Gathered {
+    while out.len() < WRITE_BATCH {
+        match replies.as_mut().poll_next(cx) {
+            Poll::Ready(Some(message)) => {
+                if let Err(error) = encode_reply(&message, out) {
+                    encode_reply(&too_large_reply(&error), out)
+                        .expect("a message of one line fits in a frame");
+                    return Gathered::Whole;
+                }
+            }
+            Poll::Ready(None) => return Gathered::Whole,
+            Poll::Pending => return Gathered::Waiting,
+        }
+    }
+    Gathered::Batch
 }
 
 /// Awaits `work`, at most as long as `patience` says; `None` when that was over first.

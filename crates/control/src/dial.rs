@@ -7,7 +7,6 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use futures_util::{Stream, StreamExt};
-use prost::Message;
 use quintet_framing::Decoder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
@@ -15,7 +14,7 @@ use tokio_util::io::poll_read_buf;
 
 use crate::client::{Client, ClientError, Outcome};
 use crate::proto::wire::{ClientHello, ClientMessage, ServerHello, ServerMessage};
-use crate::proto::{FRAME_FORMAT, ReplyShape, encode_frame};
+use crate::proto::{FRAME_FORMAT, ReplyShape, decode_reply, encode_request};
 
 /// A client on the daemon's Unix socket.
 pub type UnixClient = ClientConnection<UnixStream>;
@@ -67,7 +66,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> ClientConnection<IO> {
         if self.in_reply {
             return Err(ClientError::Abandoned);
         }
-        encode_frame(message, &mut self.out)?;
+        encode_request(message, &mut self.out)?;
         self.in_reply = true;
         Ok(())
     }
@@ -82,7 +81,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> ClientConnection<IO> {
         }
         loop {
             if let Some(frame) = self.decoder.next_frame()? {
-                return Poll::Ready(Ok(ServerMessage::decode(frame)?));
+                return Poll::Ready(Ok(decode_reply(&frame)?));
             }
             let read = poll_read_buf(Pin::new(&mut self.io), cx, self.decoder.spare());
             if ready!(read)? == 0 {
@@ -103,14 +102,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Client for ClientConnection<IO> 
         message: ClientMessage,
     ) -> impl Stream<Item = Outcome<ServerMessage>> + Send {
         let shape = ReplyShape::of(&message);
-        let state = match self.begin(&message) {
-            Ok(()) => State::Reading,
-            Err(error) => State::Refused(error),
-        };
+        let refused = self.begin(&message).err();
         Replies {
             connection: self,
             shape,
-            state,
+            refused,
+            finished: false,
         }
     }
 }
@@ -119,13 +116,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Client for ClientConnection<IO> 
 struct Replies<'c, IO> {
     connection: &'c mut ClientConnection<IO>,
     shape: ReplyShape,
-    state: State,
-}
-
-enum State {
-    Refused(ClientError),
-    Reading,
-    Finished,
+    /// Why the request was not even sent.
+    refused: Option<ClientError>,
+    finished: bool,
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Stream for Replies<'_, IO> {
@@ -133,23 +126,22 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Stream for Replies<'_, IO> {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        match std::mem::replace(&mut this.state, State::Finished) {
-            State::Finished => Poll::Ready(None),
-            State::Refused(error) => Poll::Ready(Some(Err(error))),
-            State::Reading => {
-                let Poll::Ready(message) = this.connection.poll_message(cx) else {
-                    this.state = State::Reading;
-                    return Poll::Pending;
-                };
-                if let Ok(message) = &message {
-                    if this.shape.is_last(message) {
-                        this.connection.in_reply = false;
-                    } else {
-                        this.state = State::Reading;
-                    }
-                }
-                Poll::Ready(Some(message))
-            }
+        if this.finished {
+            return Poll::Ready(None);
         }
+        if let Some(error) = this.refused.take() {
+            this.finished = true;
+            return Poll::Ready(Some(Err(error)));
+        }
+        let message = ready!(this.connection.poll_message(cx));
+        match &message {
+            Ok(message) if this.shape.is_last(message) => {
+                this.finished = true;
+                this.connection.in_reply = false;
+            }
+            Ok(_) => {}
+            Err(_) => this.finished = true,
+        }
+        Poll::Ready(Some(message))
     }
 }

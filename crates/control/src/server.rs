@@ -220,77 +220,126 @@ pub trait Server: Send + Sync {
     /// The stream is never empty, its last message is the one that [`ReplyShape`] says, and
     /// nothing follows it. A message without a known request in it is answered with 400.
     fn dispatch(&self, message: ClientMessage) -> impl Stream<Item = ServerMessage> + Send {
-        async_stream::stream! {
-            let Some(message) = message.msg else {
-                yield unknown_request();
-                return;
-            };
-            match message {
-                Msg::Ping(request) => yield wrap(self.ping(request).await),
-                Msg::Send(request) => yield wrap(self.send(request).await),
-                Msg::Stream(request) => {
-                    for await message in Relay::new(self.stream(request), ReplyShape::UntilEnd) {
-                        yield message;
-                    }
-                }
-                Msg::Sessions(request) => yield wrap(self.sessions(request).await),
-                Msg::Kill(request) => yield wrap(self.kill(request).await),
-                Msg::GetConfig(request) => yield wrap(self.get_config(request).await),
-                Msg::SetConfig(request) => yield wrap(self.set_config(request).await),
-                Msg::Reload(request) => yield wrap(self.reload(request).await),
-                Msg::SubscribeEvents(request) => {
-                    let events = self.subscribe_events(request);
-                    for await message in Relay::new(events, ReplyShape::Endless) {
-                        yield message;
-                    }
-                }
-                Msg::ReplyToAsk(request) => yield wrap(self.reply_to_ask(request).await),
-                Msg::GetStats(request) => yield wrap(self.get_stats(request).await),
-                Msg::CreateCron(request) => yield wrap(self.create_cron(request).await),
-                Msg::DeleteCron(request) => yield wrap(self.delete_cron(request).await),
-                Msg::ListCrons(request) => yield wrap(self.list_crons(request).await),
-                Msg::Compact(request) => yield wrap(self.compact(request).await),
-                Msg::Extension(ClientExtension { request: None }) => yield unknown_request(),
-                Msg::Extension(ClientExtension { request: Some(request) }) => match request {
-                    Request::Hello(request) => yield wrap(self.hello(request).await),
-                    Request::Steer(request) => yield wrap(self.steer(request).await),
-                    Request::Cancel(request) => yield wrap(self.cancel(request).await),
-                    Request::Retry(request) => {
-                        for await message in Relay::new(self.retry(request), ReplyShape::UntilEnd) {
-                            yield message;
-                        }
-                    }
-                    Request::Attach(request) => {
-                        for await message in Relay::new(self.attach(request), ReplyShape::UntilDone) {
-                            yield message;
-                        }
-                    }
-                    Request::Events(request) => {
-                        for await message in Relay::new(self.events(request), ReplyShape::UntilDone) {
-                            yield message;
-                        }
-                    }
-                    Request::JournalReport(request) => yield wrap(self.journal_report(request).await),
-                    Request::JournalPrune(request) => yield wrap(self.journal_prune(request).await),
-                    Request::QueueList(request) => yield wrap(self.queue_list(request).await),
-                    Request::QueueEdit(request) => yield wrap(self.queue_edit(request).await),
-                    Request::QueueRemove(request) => yield wrap(self.queue_remove(request).await),
-                    Request::Asks(request) => yield wrap(self.asks(request).await),
-                    Request::Approvals(request) => yield wrap(self.approvals(request).await),
-                    Request::AnswerApproval(request) => yield wrap(self.answer_approval(request).await),
-                    Request::SetTitle(request) => yield wrap(self.set_title(request).await),
-                    Request::ExportSession(request) => yield wrap(self.export_session(request).await),
-                    Request::CompactUndo(request) => yield wrap(self.compact_undo(request).await),
-                    Request::CronRuns(request) => yield wrap(self.cron_runs(request).await),
-                    Request::Agents(request) => yield wrap(self.agents(request).await),
-                    Request::AgentLogs(request) => {
-                        for await message in Relay::new(self.agent_logs(request), ReplyShape::UntilDone) {
-                            yield message;
-                        }
-                    }
-                    Request::AgentRestart(request) => yield wrap(self.agent_restart(request).await),
-                },
+        use ReplyShape::{Endless, UntilDone, UntilEnd};
+        let request = match message.msg {
+            Some(Msg::Stream(request)) => {
+                let replies = Relay::new(self.stream(request), UntilEnd);
+                return Replies::Stream { replies };
             }
+            Some(Msg::SubscribeEvents(request)) => {
+                let replies = Relay::new(self.subscribe_events(request), Endless);
+                return Replies::SubscribeEvents { replies };
+            }
+            Some(Msg::Extension(extension)) => match extension.request {
+                Some(Request::Retry(request)) => {
+                    let replies = Relay::new(self.retry(request), UntilEnd);
+                    return Replies::Retry { replies };
+                }
+                Some(Request::Attach(request)) => {
+                    let replies = Relay::new(self.attach(request), UntilDone);
+                    return Replies::Attach { replies };
+                }
+                Some(Request::Events(request)) => {
+                    let replies = Relay::new(self.events(request), UntilDone);
+                    return Replies::Events { replies };
+                }
+                Some(Request::AgentLogs(request)) => {
+                    let replies = Relay::new(self.agent_logs(request), UntilDone);
+                    return Replies::AgentLogs { replies };
+                }
+                request => Some(Msg::Extension(ClientExtension { request })),
+            },
+            request => request,
+        };
+        Replies::One {
+            reply: stream::once(answer(self, request)),
+        }
+    }
+}
+
+/// Answers a request that is answered once.
+async fn answer<S: Server + ?Sized>(server: &S, request: Option<Msg>) -> ServerMessage {
+    let Some(request) = request else {
+        return unknown_request();
+    };
+    match request {
+        Msg::Ping(request) => wrap(server.ping(request).await),
+        Msg::Send(request) => wrap(server.send(request).await),
+        Msg::Sessions(request) => wrap(server.sessions(request).await),
+        Msg::Kill(request) => wrap(server.kill(request).await),
+        Msg::GetConfig(request) => wrap(server.get_config(request).await),
+        Msg::SetConfig(request) => wrap(server.set_config(request).await),
+        Msg::Reload(request) => wrap(server.reload(request).await),
+        Msg::ReplyToAsk(request) => wrap(server.reply_to_ask(request).await),
+        Msg::GetStats(request) => wrap(server.get_stats(request).await),
+        Msg::CreateCron(request) => wrap(server.create_cron(request).await),
+        Msg::DeleteCron(request) => wrap(server.delete_cron(request).await),
+        Msg::ListCrons(request) => wrap(server.list_crons(request).await),
+        Msg::Compact(request) => wrap(server.compact(request).await),
+        Msg::Stream(_) | Msg::SubscribeEvents(_) => streamed(),
+        Msg::Extension(ClientExtension { request: None }) => unknown_request(),
+        Msg::Extension(ClientExtension {
+            request: Some(request),
+        }) => match request {
+            Request::Hello(request) => wrap(server.hello(request).await),
+            Request::Steer(request) => wrap(server.steer(request).await),
+            Request::Cancel(request) => wrap(server.cancel(request).await),
+            Request::JournalReport(request) => wrap(server.journal_report(request).await),
+            Request::JournalPrune(request) => wrap(server.journal_prune(request).await),
+            Request::QueueList(request) => wrap(server.queue_list(request).await),
+            Request::QueueEdit(request) => wrap(server.queue_edit(request).await),
+            Request::QueueRemove(request) => wrap(server.queue_remove(request).await),
+            Request::Asks(request) => wrap(server.asks(request).await),
+            Request::Approvals(request) => wrap(server.approvals(request).await),
+            Request::AnswerApproval(request) => wrap(server.answer_approval(request).await),
+            Request::SetTitle(request) => wrap(server.set_title(request).await),
+            Request::ExportSession(request) => wrap(server.export_session(request).await),
+            Request::CompactUndo(request) => wrap(server.compact_undo(request).await),
+            Request::CronRuns(request) => wrap(server.cron_runs(request).await),
+            Request::Agents(request) => wrap(server.agents(request).await),
+            Request::AgentRestart(request) => wrap(server.agent_restart(request).await),
+            Request::Retry(_) | Request::Attach(_) | Request::Events(_) | Request::AgentLogs(_) => {
+                streamed()
+            }
+        },
+    }
+}
+
+pin_project! {
+    /// The reply to one request: a kind of stream for each that streams, and one for all others.
+    #[project = RepliesProjection]
+    enum Replies<One, Stream, SubscribeEvents, Retry, Attach, Events, AgentLogs> {
+        One { #[pin] reply: One },
+        Stream { #[pin] replies: Stream },
+        SubscribeEvents { #[pin] replies: SubscribeEvents },
+        Retry { #[pin] replies: Retry },
+        Attach { #[pin] replies: Attach },
+        Events { #[pin] replies: Events },
+        AgentLogs { #[pin] replies: AgentLogs },
+    }
+}
+
+impl<O, S, U, R, A, E, L> Stream for Replies<O, S, U, R, A, E, L>
+where
+    O: Stream<Item = ServerMessage>,
+    S: Stream<Item = ServerMessage>,
+    U: Stream<Item = ServerMessage>,
+    R: Stream<Item = ServerMessage>,
+    A: Stream<Item = ServerMessage>,
+    E: Stream<Item = ServerMessage>,
+    L: Stream<Item = ServerMessage>,
+{
+    type Item = ServerMessage;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ServerMessage>> {
+        match self.project() {
+            RepliesProjection::One { reply } => reply.poll_next(cx),
+            RepliesProjection::Stream { replies } => replies.poll_next(cx),
+            RepliesProjection::SubscribeEvents { replies } => replies.poll_next(cx),
+            RepliesProjection::Retry { replies } => replies.poll_next(cx),
+            RepliesProjection::Attach { replies } => replies.poll_next(cx),
+            RepliesProjection::Events { replies } => replies.poll_next(cx),
+            RepliesProjection::AgentLogs { replies } => replies.poll_next(cx),
         }
     }
 }
@@ -307,6 +356,10 @@ fn unknown_request() -> ServerMessage {
         "the message holds no request that this daemon knows; is the client newer than it?",
     )
     .into()
+}
+
+fn streamed() -> ServerMessage {
+    ServerError::internal("this request has no single answer").into()
 }
 
 fn unsupported<T>(request: impl Into<ClientMessage>) -> impl Future<Output = Answer<T>> + Send

@@ -8,6 +8,7 @@ mod convert;
 mod error;
 mod frame;
 mod shape;
+mod text;
 
 #[expect(
     missing_docs,
@@ -19,7 +20,7 @@ pub mod wire {
 
 pub use convert::UnexpectedMessage;
 pub use error::{ErrorCode, ServerError};
-pub use frame::{FRAME_FORMAT, encode_frame};
+pub use frame::{FRAME_FORMAT, decode_reply, decode_request, encode_reply, encode_request};
 pub use shape::ReplyShape;
 
 /// What `hello` says of this version of the extensions.

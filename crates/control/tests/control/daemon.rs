@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures_util::{Stream, StreamExt, stream};
 use prost::Message;
-use quintet_control::proto::encode_frame;
+use quintet_control::proto::encode_request;
 use quintet_control::wire::*;
 use quintet_control::{
     Answer, Closed, FRAME_FORMAT, Limits, Peer, Server, ServerError, Service, UnixClient,
@@ -569,7 +569,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Raw<IO> {
 
 pub(crate) fn frame(request: impl Into<ClientMessage>) -> BytesMut {
     let mut out = BytesMut::new();
-    encode_frame(&request.into(), &mut out).unwrap();
+    encode_request(&request.into(), &mut out).unwrap();
     out
 }
 

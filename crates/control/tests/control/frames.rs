@@ -1,5 +1,7 @@
 //! Frames byte for byte, and every message of the schema through the generated code.
 
+use std::sync::LazyLock;
+
 use bytes::BytesMut;
 use proptest::prelude::*;
 use proptest::test_runner::TestRng;
@@ -7,7 +9,8 @@ use prost::Message;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, Value,
 };
-use quintet_control::proto::encode_frame;
+use quintet_control::FRAME_FORMAT;
+use quintet_control::proto::{decode_reply, decode_request, encode_reply, encode_request};
 use quintet_control::wire::*;
 use serde::Deserialize;
 
@@ -23,8 +26,11 @@ struct Vector {
 }
 
 pub(crate) fn schema() -> DescriptorPool {
-    let bytes = include_bytes!(concat!(env!("OUT_DIR"), "/quintet.bin"));
-    DescriptorPool::decode(&bytes[..]).unwrap()
+    static SCHEMA: LazyLock<DescriptorPool> = LazyLock::new(|| {
+        let bytes = include_bytes!(concat!(env!("OUT_DIR"), "/quintet.bin"));
+        DescriptorPool::decode(&bytes[..]).unwrap()
+    });
+    SCHEMA.clone()
 }
 
 fn message_type(name: &str) -> MessageDescriptor {
@@ -42,16 +48,20 @@ fn hex(text: &str) -> Vec<u8> {
 
 fn frame_of(message: &impl Message) -> Vec<u8> {
     let mut out = BytesMut::new();
-    encode_frame(message, &mut out).unwrap();
+    FRAME_FORMAT
+        .encode(&message.encode_to_vec(), &mut out)
+        .unwrap();
     out.to_vec()
 }
 
 /// Decodes as the generated type of that side and encodes again.
 fn through_rust(side: &str, payload: &[u8]) -> Vec<u8> {
+    let mut out = BytesMut::new();
     match side {
-        "client" => frame_of(&ClientMessage::decode(payload).unwrap()),
-        _ => frame_of(&ServerMessage::decode(payload).unwrap()),
+        "client" => encode_request(&decode_request(payload).unwrap(), &mut out).unwrap(),
+        _ => encode_reply(&decode_reply(payload).unwrap(), &mut out).unwrap(),
     }
+    out.to_vec()
 }
 
 #[test]
@@ -130,8 +140,10 @@ fn the_frames_of_the_original_protocol() {
         ),
     ];
     for (message, frame) in client {
-        assert_eq!(frame_of(&message), hex(frame));
-        assert_eq!(ClientMessage::decode(&hex(frame)[4..]).unwrap(), message);
+        let mut out = BytesMut::new();
+        encode_request(&message, &mut out).unwrap();
+        assert_eq!(out, hex(frame));
+        assert_eq!(decode_request(&out[4..]), Ok(message));
     }
 
     let event = |event: StreamEvent| ServerMessage::from(event);
@@ -180,8 +192,10 @@ fn the_frames_of_the_original_protocol() {
         ),
     ];
     for (message, frame) in server {
-        assert_eq!(frame_of(&message), hex(frame));
-        assert_eq!(ServerMessage::decode(&hex(frame)[4..]).unwrap(), message);
+        let mut out = BytesMut::new();
+        encode_reply(&message, &mut out).unwrap();
+        assert_eq!(out, hex(frame));
+        assert_eq!(decode_reply(&out[4..]), Ok(message));
     }
 }
 
@@ -327,11 +341,11 @@ proptest! {
 
     #[test]
     fn bytes_from_anywhere_decode_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        if let Ok(message) = ClientMessage::decode(&bytes[..]) {
-            prop_assert!(ClientMessage::decode(&message.encode_to_vec()[..]).is_ok());
+        if let Ok(message) = decode_request(&bytes) {
+            prop_assert!(decode_request(&message.encode_to_vec()).is_ok());
         }
-        if let Ok(message) = ServerMessage::decode(&bytes[..]) {
-            prop_assert!(ServerMessage::decode(&message.encode_to_vec()[..]).is_ok());
+        if let Ok(message) = decode_reply(&bytes) {
+            prop_assert!(decode_reply(&message.encode_to_vec()).is_ok());
         }
     }
 
@@ -348,19 +362,26 @@ proptest! {
         let mut bytes = holding("ServerMessage", variant, &mut rng).encode_to_vec();
         let at = at.index(bytes.len());
         bytes[at] = byte;
-        let _ = ServerMessage::decode(&bytes[..]);
-        let _ = ServerMessage::decode(&bytes[..at]);
+        for bytes in [&bytes[..], &bytes[..at]] {
+            prop_assert_eq!(decode_reply(bytes).ok(), ServerMessage::decode(bytes).ok());
+        }
     }
 }
 
 #[test]
 fn a_message_over_the_limit_is_not_encoded() {
-    let message = ServerMessage::from(Config {
-        config: "x".repeat(16 * 1024 * 1024),
-    });
-    let mut out = BytesMut::new();
-    assert!(encode_frame(&message, &mut out).is_err());
-    assert_eq!((out.len(), out.capacity()), (0, 0));
+    let large = "x".repeat(16 * 1024 * 1024);
+    let chunk = StreamChunk {
+        content: large.clone(),
+    };
+    for message in [
+        ServerMessage::from(Config { config: large }),
+        StreamEvent::from(chunk).into(),
+    ] {
+        let mut out = BytesMut::new();
+        assert!(encode_reply(&message, &mut out).is_err());
+        assert_eq!((out.len(), out.capacity()), (0, 0));
+    }
 }
 
 #[test]

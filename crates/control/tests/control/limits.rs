@@ -128,17 +128,20 @@ async fn a_thousand_connections_at_once_are_served_sixteen_at_a_time() {
         max_connections: 16,
         ..Limits::default()
     };
-    let daemon = Daemon::on_unix(limits);
+    let mut daemon = Daemon::on_unix(limits);
     let mut clients = JoinSet::new();
     for n in 0..1000 {
-        let client = daemon.client().await;
+        let mut client = daemon.client().await;
         clients.spawn(async move {
-            let mut client = client;
             let text = n.to_string();
-            let answer = client.send(send_of("echo", &text)).await.unwrap();
+            let answer = client.send(send_of("gate", &text)).await.unwrap();
             assert_eq!(answer.content, text);
         });
     }
+    for _ in 0..16 {
+        daemon.next_request().await;
+    }
+    daemon.open_gate();
     while let Some(done) = clients.join_next().await {
         done.unwrap();
     }
