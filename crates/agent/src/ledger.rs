@@ -4,7 +4,7 @@
 //! the process by number and start time; a number that the system gave to another process since then
 //! is never touched. At its next start the daemon ends whatever the list still holds ([`Ledger::sweep`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -81,7 +81,9 @@ impl Ledger {
                 Ok(entry) => {
                     entries.insert(entry);
                 }
-                Err(error) => tracing::warn!(%error, line, "a line of the process ledger is unreadable"),
+                Err(error) => {
+                    tracing::warn!(%error, line, "a line of the process ledger is unreadable");
+                }
             }
         }
         Ok(Self {
@@ -129,7 +131,11 @@ impl Ledger {
     pub(crate) async fn sweep(&self) -> Result<SweepReport, LedgerError> {
         let found: Vec<(EntryId, Entry)> = {
             let entries = self.lock();
-            entries.open.iter().map(|(id, entry)| (*id, entry.clone())).collect()
+            entries
+                .open
+                .iter()
+                .map(|(id, entry)| (*id, entry.clone()))
+                .collect()
         };
         let mut report = SweepReport::default();
         for (id, entry) in found {
@@ -138,6 +144,7 @@ impl Ledger {
                     leader: entry.process,
                     variable: entry.variable,
                     cgroup: entry.cgroup,
+                    seen: BTreeSet::new(),
                 })
                 .await;
                 report.processes += killed;

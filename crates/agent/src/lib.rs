@@ -8,12 +8,16 @@
 //! This crate knows no other plane and no session: whoever runs messages brings the queue and the
 //! journal. It never reads the environment, the home folder or the terminal.
 
+pub mod acp;
 mod ledger;
 pub mod logs;
 mod process;
 pub mod proto;
+pub mod sdk;
+pub mod shell_agent;
 mod state;
 pub mod supervisor;
+pub mod usage;
 
 pub use ledger::{LedgerError, SweepReport};
 pub use process::{ProcessLimits, SpawnError};

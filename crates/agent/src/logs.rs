@@ -264,7 +264,10 @@ mod tests {
             .map(|entry| entry.unwrap().metadata().unwrap().len())
             .sum();
         assert!(sizes <= 2000 * u64::from(ROTATED_KEPT + 1), "{sizes} bytes");
-        let (everything, _) = InstanceLog::new(folder.path()).tail(usize::MAX).await.unwrap();
+        let (everything, _) = InstanceLog::new(folder.path())
+            .tail(usize::MAX)
+            .await
+            .unwrap();
         assert_eq!(everything, all[500 - everything.len()..]);
     }
 

@@ -38,6 +38,9 @@ pub enum StateError {
         /// What SQLite said.
         source: rusqlite::Error,
     },
+    /// A state that was to be put in whole is too large or too deep.
+    #[error("the state is refused: {0}")]
+    Refused(PatchError),
     /// A stored row does not fold: the file was changed by another program or is damaged.
     #[error("the state {} is damaged at patch {sequence}: {detail}; move the file away to start without a state", path.display())]
     Damaged {
@@ -110,7 +113,10 @@ impl StateStore {
         self.with(move |inner| inner.apply(&lists)).await
     }
 
-    async fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Inner) -> T + Send + 'static) -> T {
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Inner) -> T + Send + 'static,
+    ) -> T {
         let inner = Arc::clone(&self.inner);
         let done = tokio::task::spawn_blocking(move || work(&mut lock(&inner))).await;
         match done {
@@ -292,7 +298,10 @@ mod tests {
             json!({"op": "add", "path": "/n", "value": 8}),
             json!({"op": "remove", "path": "/none"}),
         ];
-        let applied = store.apply(vec![set(1), wrong.clone(), set(2)]).await.unwrap();
+        let applied = store
+            .apply(vec![set(1), wrong.clone(), set(2)])
+            .await
+            .unwrap();
         assert_eq!(applied.lists, 1);
         assert_eq!(applied.rejected.unwrap().operation, 1);
         assert_eq!(store.value().await, json!({"n": 1}));
@@ -303,7 +312,10 @@ mod tests {
             .db
             .query_row("SELECT deltas FROM rejected", [], |row| row.get(0))
             .unwrap();
-        assert_eq!(serde_json::from_str::<Vec<Value>>(&recorded).unwrap(), wrong);
+        assert_eq!(
+            serde_json::from_str::<Vec<Value>>(&recorded).unwrap(),
+            wrong
+        );
     }
 
     #[test]

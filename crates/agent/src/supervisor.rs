@@ -221,7 +221,8 @@ impl<O: Observer> Supervisor<O> {
             instances.handles.values().cloned().collect()
         };
         let mut ending = JoinSet::new();
-        for handle in handles.iter().cloned() {
+        for handle in &handles {
+            let handle = handle.clone();
             ending.spawn(async move { handle.shutdown("daemon_stop").await });
         }
         let graceful = async { while ending.join_next().await.is_some() {} };
@@ -238,6 +239,8 @@ impl<O: Observer> Supervisor<O> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Instances> {
-        self.instances.lock().unwrap_or_else(PoisonError::into_inner)
+        self.instances
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

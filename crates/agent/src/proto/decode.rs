@@ -249,7 +249,11 @@ impl<'a> Fields<'a> {
     }
 
     fn note_rest(self, unknown_fields: &mut Vec<String>) {
-        unknown_fields.extend(self.rest.keys().map(|field| format!("{}.{field}", self.kind)));
+        unknown_fields.extend(
+            self.rest
+                .keys()
+                .map(|field| format!("{}.{field}", self.kind)),
+        );
     }
 }
 
@@ -409,9 +413,18 @@ mod tests {
         for (payload, expected) in [
             ("{}", "message.type"),
             (r#"{"type":7}"#, "message.type"),
-            (r#"{"type":"complete","message_id":"m"}"#, "complete.finish_reason"),
-            (r#"{"type":"state_delta","deltas":{}}"#, "state_delta.deltas"),
-            (r#"{"type":"log","level":"info","message":5}"#, "log.message"),
+            (
+                r#"{"type":"complete","message_id":"m"}"#,
+                "complete.finish_reason",
+            ),
+            (
+                r#"{"type":"state_delta","deltas":{}}"#,
+                "state_delta.deltas",
+            ),
+            (
+                r#"{"type":"log","level":"info","message":5}"#,
+                "log.message",
+            ),
             (
                 r#"{"type":"complete","message_id":"m","finish_reason":"end_turn","token_usage":{"input_tokens":1,"output_tokens":1,"cost":0.1}}"#,
                 "complete.token_usage",

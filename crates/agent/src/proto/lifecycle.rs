@@ -108,12 +108,30 @@ mod tests {
     fn the_whole_table() {
         // One row a trigger; the columns are PHASES, None where nothing happens.
         let table: [(Trigger, [Option<Phase>; 8]); 10] = [
-            (Start, [None, None, None, None, None, None, Some(Deploying), None]),
-            (Spawned, [Some(Initializing), None, None, None, None, None, None, None]),
-            (Initialized, [None, Some(Ready), None, None, None, None, None, None]),
-            (MessageSent, [None, None, Some(Running), None, None, None, None, None]),
-            (TurnEnded, [None, None, None, Some(Ready), None, None, None, None]),
-            (IdleTimeout, [None, None, Some(ScalingDown), None, None, None, None, None]),
+            (
+                Start,
+                [None, None, None, None, None, None, Some(Deploying), None],
+            ),
+            (
+                Spawned,
+                [Some(Initializing), None, None, None, None, None, None, None],
+            ),
+            (
+                Initialized,
+                [None, Some(Ready), None, None, None, None, None, None],
+            ),
+            (
+                MessageSent,
+                [None, None, Some(Running), None, None, None, None, None],
+            ),
+            (
+                TurnEnded,
+                [None, None, None, Some(Ready), None, None, None, None],
+            ),
+            (
+                IdleTimeout,
+                [None, None, Some(ScalingDown), None, None, None, None, None],
+            ),
             (
                 Stop,
                 [
@@ -153,7 +171,10 @@ mod tests {
                     None,
                 ],
             ),
-            (Retry, [None, None, None, None, None, None, None, Some(Initializing)]),
+            (
+                Retry,
+                [None, None, None, None, None, None, None, Some(Initializing)],
+            ),
         ];
         for (trigger, row) in table {
             for (phase, expected) in PHASES.into_iter().zip(row) {

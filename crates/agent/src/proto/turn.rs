@@ -123,7 +123,11 @@ impl Turns {
     ) -> Option<&MessageId> {
         let running = self.running.as_mut()?;
         running.heard(now);
-        if running.output_ids.last().is_none_or(|last| last != output_id) {
+        if running
+            .output_ids
+            .last()
+            .is_none_or(|last| last != output_id)
+        {
             running.output_ids.retain(|known| known != output_id);
             if running.output_ids.len() >= REMEMBERED_IDS {
                 running.output_ids.remove(0);
@@ -215,17 +219,22 @@ impl Turns {
     /// What the running message waits for.
     pub fn waiting_for(&self) -> Option<WaitingFor> {
         let running = self.running.as_ref()?;
-        Some(match (running.asks.first_key_value(), running.calls.first_key_value()) {
-            (Some((id, Asked::Person)), _) => WaitingFor::Answer { ask_id: id.clone() },
-            (Some((id, Asked::Approval)), _) => WaitingFor::Approval {
-                request_id: id.clone(),
+        Some(
+            match (
+                running.asks.first_key_value(),
+                running.calls.first_key_value(),
+            ) {
+                (Some((id, Asked::Person)), _) => WaitingFor::Answer { ask_id: id.clone() },
+                (Some((id, Asked::Approval)), _) => WaitingFor::Approval {
+                    request_id: id.clone(),
+                },
+                (None, Some((call_id, name))) => WaitingFor::Tool {
+                    call_id: call_id.clone(),
+                    name: name.clone(),
+                },
+                (None, None) => WaitingFor::Agent,
             },
-            (None, Some((call_id, name))) => WaitingFor::Tool {
-                call_id: call_id.clone(),
-                name: name.clone(),
-            },
-            (None, None) => WaitingFor::Agent,
-        })
+        )
     }
 
     /// When the running message will count as stalled; `None` when that was said or none runs.
@@ -281,10 +290,7 @@ mod tests {
         turns.begin(id("m1"), T0).unwrap();
         assert_eq!(turns.output("out", &text(), T0), Some(&id("m1")));
         assert_eq!(turns.output("other", &text(), T0), Some(&id("m1")));
-        assert_eq!(
-            turns.begin(id("m2"), T0),
-            Err(Busy { running: id("m1") })
-        );
+        assert_eq!(turns.begin(id("m2"), T0), Err(Busy { running: id("m1") }));
         assert_eq!(turns.complete("out"), Some(id("m1")));
         assert_eq!(turns.complete("out"), None);
     }

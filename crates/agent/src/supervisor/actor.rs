@@ -143,6 +143,7 @@ impl<O: Observer> Actor<O> {
             if std::mem::take(&mut self.start_now) {
                 self.start().await;
             }
+            self.ready().await;
             self.publish();
             self.outbox.pump();
             match self.wait().await {
@@ -292,8 +293,11 @@ impl<O: Observer> Actor<O> {
                 }
             }
             LinkWake::BadFrames(error) => {
-                self.lost(Loss::new(FailReason::BadFrame, error.to_string()), Trigger::Lost)
-                    .await;
+                self.lost(
+                    Loss::new(FailReason::BadFrame, error.to_string()),
+                    Trigger::Lost,
+                )
+                .await;
             }
             LinkWake::Accepted(stream) => {
                 let Some(link) = &mut self.link else { return };
@@ -316,7 +320,10 @@ impl<O: Observer> Actor<O> {
         });
         let Some(link) = &mut self.link else { return };
         if let Err(error) = link.send(&init) {
-            let loss = Loss::new(FailReason::NotReady, format!("`init` can't be sent: {error}"));
+            let loss = Loss::new(
+                FailReason::NotReady,
+                format!("`init` can't be sent: {error}"),
+            );
             self.lost(loss, Trigger::Lost).await;
         }
     }
@@ -326,17 +333,16 @@ impl<O: Observer> Actor<O> {
         if !link.initialized && link.is_flushed() {
             link.initialized = true;
             self.go(Trigger::Initialized, "the process is connected");
-            self.ready();
         }
     }
 
-    /// The process can take a message, or be replaced.
-    fn ready(&mut self) {
+    /// Gives a process that is Ready its message, or replaces it.
+    async fn ready(&mut self) {
         if self.phase != Phase::Ready {
             return;
         }
         if self.next_spec.is_some() {
-            self.stop("reload", None, true);
+            self.stop("reload", None, true).await;
         } else if let Some(waiting) = self.waiting.take() {
             self.deliver(waiting);
         }
@@ -373,7 +379,10 @@ impl<O: Observer> Actor<O> {
                     "user" => FailReason::KilledByUser,
                     _ => FailReason::Stopped,
                 };
-                (reason, format!("the agent was stopped ({})", stopping.reason))
+                (
+                    reason,
+                    format!("the agent was stopped ({})", stopping.reason),
+                )
             }
             None => (loss.reason, loss.detail),
         };
@@ -382,7 +391,8 @@ impl<O: Observer> Actor<O> {
             detail: detail.clone(),
         });
         if self.phase == Phase::Crashed {
-            self.note("error", format!("the process is lost: {detail}")).await;
+            self.note("error", format!("the process is lost: {detail}"))
+                .await;
             let after = self.restarts.crashed(self.now());
             let waiting_ends = match after {
                 AfterCrash::Retry(delay) => {
@@ -390,8 +400,11 @@ impl<O: Observer> Actor<O> {
                     (!was_up).then_some((FailReason::NotReady, detail))
                 }
                 AfterCrash::BreakerOpen => {
-                    self.note("error", "too many crashes: it stays down until a restart or a config change")
-                        .await;
+                    self.note(
+                        "error",
+                        "too many crashes: it stays down until a restart or a config change",
+                    )
+                    .await;
                     Some((FailReason::BreakerOpen, breaker_text(&detail)))
                 }
             };
@@ -417,7 +430,7 @@ impl<O: Observer> Actor<O> {
     }
 
     /// Asks the process to end; the timer does the rest.
-    fn stop(&mut self, reason: &str, reply: Option<oneshot::Sender<()>>, start_again: bool) {
+    async fn stop(&mut self, reason: &str, reply: Option<oneshot::Sender<()>>, start_again: bool) {
         if let Some(stopping) = &mut self.stopping {
             stopping.replies.extend(reply);
             stopping.start_again = start_again;
@@ -433,6 +446,7 @@ impl<O: Observer> Actor<O> {
         });
         match &mut self.link {
             Some(link) => {
+                link.remember_tree().await;
                 let message = CoordinatorToAgent::Shutdown {
                     reason: reason.to_owned(),
                 };
@@ -449,7 +463,7 @@ impl<O: Observer> Actor<O> {
     /// Kills the process now.
     async fn kill(&mut self, reason: &str) {
         self.closed = true;
-        self.stop(reason, None, false);
+        self.stop(reason, None, false).await;
         self.lost(Loss::new(FailReason::Stopped, reason), Trigger::Lost)
             .await;
         if let Some(waiting) = self.waiting.take() {
@@ -477,7 +491,8 @@ impl<O: Observer> Actor<O> {
             .stalls_at(self.spec.timings.stall_after)
             .and_then(|at| self.epoch.checked_add(at));
         [
-            link.filter(|link| !link.initialized).map(|link| link.ready_by),
+            link.filter(|link| !link.initialized)
+                .map(|link| link.ready_by),
             link.and_then(|link| link.gone_by),
             self.stopping.as_ref().map(|stopping| stopping.at),
             in_hand.and_then(|in_hand| in_hand.deadline),
@@ -506,7 +521,8 @@ impl<O: Observer> Actor<O> {
                     if let Some(link) = &self.link {
                         link.terminate();
                     }
-                    self.note("warn", "the process ignored `shutdown` and got SIGTERM").await;
+                    self.note("warn", "the process ignored `shutdown` and got SIGTERM")
+                        .await;
                 }
                 Escalation::Kill => {
                     let loss = Loss::new(FailReason::Stopped, "it ignored SIGTERM and was killed");
@@ -518,12 +534,17 @@ impl<O: Observer> Actor<O> {
         if let Some(link) = &self.link {
             if !link.initialized && link.ready_by <= now {
                 let limit = timings.ready_timeout;
-                let detail = format!("the process did not connect and take `init` within {limit:?}");
-                return self.lost(Loss::new(FailReason::NotReady, detail), Trigger::Lost).await;
+                let detail =
+                    format!("the process did not connect and take `init` within {limit:?}");
+                return self
+                    .lost(Loss::new(FailReason::NotReady, detail), Trigger::Lost)
+                    .await;
             }
             if due(link.gone_by) {
                 let detail = "the process closed its connection and went on running";
-                return self.lost(Loss::new(FailReason::Crashed, detail), Trigger::Lost).await;
+                return self
+                    .lost(Loss::new(FailReason::Crashed, detail), Trigger::Lost)
+                    .await;
             }
         }
         if let Some(InHand {
@@ -543,7 +564,7 @@ impl<O: Observer> Actor<O> {
         }
         if due(self.idle_at) {
             self.go(Trigger::IdleTimeout, "idle");
-            self.stop("idle_timeout", None, false);
+            self.stop("idle_timeout", None, false).await;
         }
         self.report_stall();
     }

@@ -30,7 +30,11 @@ impl RecentLines {
     /// The lines as one text; empty where there are none.
     pub(super) fn text(&self) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+        lines
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 }
 
@@ -85,7 +89,9 @@ pub(super) async fn capture(
 }
 
 fn take_line(partial: &mut Vec<u8>) -> String {
-    let line = String::from_utf8_lossy(partial).trim_end_matches('\r').to_owned();
+    let line = String::from_utf8_lossy(partial)
+        .trim_end_matches('\r')
+        .to_owned();
     partial.clear();
     line
 }

@@ -153,8 +153,10 @@ impl InstanceHandle {
     pub async fn replace_state(&self, state: Value) -> Result<(), StateError> {
         self.shutdown("reload").await;
         let whole = vec![json!({ "op": "replace", "path": "", "value": state })];
-        self.state.apply(vec![whole]).await?;
-        Ok(())
+        match self.state.apply(vec![whole]).await?.rejected {
+            Some(rejected) => Err(StateError::Refused(rejected)),
+            None => Ok(()),
+        }
     }
 
     /// Its log.

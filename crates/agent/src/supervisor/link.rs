@@ -161,13 +161,23 @@ impl Link {
             .take_stdout()
             .and_then(|pipe| tokio::process::ChildStdout::from_std(pipe).ok())
         {
-            captures.spawn(capture(stdout, LogSource::Stdout, log.clone(), recent.clone()));
+            captures.spawn(capture(
+                stdout,
+                LogSource::Stdout,
+                log.clone(),
+                recent.clone(),
+            ));
         }
         if let Some(stderr) = process
             .take_stderr()
             .and_then(|pipe| tokio::process::ChildStderr::from_std(pipe).ok())
         {
-            captures.spawn(capture(stderr, LogSource::Stderr, log.clone(), recent.clone()));
+            captures.spawn(capture(
+                stderr,
+                LogSource::Stderr,
+                log.clone(),
+                recent.clone(),
+            ));
         }
         Ok(Self {
             process,
@@ -199,7 +209,10 @@ impl Link {
                 // A fresh budget, so that a read that is pending has nothing to read.
                 tokio::task::yield_now().await;
             }
-            let queued = self.writer.as_ref().is_some_and(|writer| writer.queued_bytes() > 0);
+            let queued = self
+                .writer
+                .as_ref()
+                .is_some_and(|writer| writer.queued_bytes() > 0);
             tokio::select! {
                 biased;
                 flushed = flush(&mut self.writer), if queued => match flushed {
@@ -231,6 +244,8 @@ impl Link {
                         return LinkWake::Accepted(stream);
                     }
                 }
+                // Drained, but the observer is busy: its end wakes the owner, who asks again.
+                else => std::future::pending().await,
             }
         }
     }
@@ -276,12 +291,19 @@ impl Link {
 
     /// Whether everything sent was written.
     pub(super) fn is_flushed(&self) -> bool {
-        self.writer.as_ref().is_some_and(|writer| writer.queued_bytes() == 0)
+        self.writer
+            .as_ref()
+            .is_some_and(|writer| writer.queued_bytes() == 0)
     }
 
     /// Whether `kind` has not been noted for this process yet.
     pub(super) fn note_once(&mut self, kind: &str) -> bool {
         self.noted.len() < MAX_NOTED && self.noted.insert(kind.to_owned())
+    }
+
+    /// To be called before the process is asked to end.
+    pub(super) async fn remember_tree(&mut self) {
+        self.process.remember_tree().await;
     }
 
     /// Sends SIGTERM to the process group.
@@ -359,7 +381,8 @@ fn socket_path(instance_dir: &Path, short_dir: Option<&Path>) -> io::Result<Path
     let link = short_dir.join(format!("quintet-{:016x}", hasher.finish()));
     match std::os::unix::fs::symlink(&instance_dir, &link) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let own = std::fs::symlink_metadata(&link)?.uid() == rustix::process::geteuid().as_raw();
+            let own =
+                std::fs::symlink_metadata(&link)?.uid() == rustix::process::geteuid().as_raw();
             if !own || std::fs::read_link(&link)? != instance_dir {
                 return Err(io::Error::new(
                     io::ErrorKind::AlreadyExists,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use quintet_agent::logs::LogLine;
@@ -14,11 +14,11 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 /// Long enough that only a hang runs into it.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Keeps every event.
 #[derive(Debug)]
-pub struct Recorder {
+pub(crate) struct Recorder {
     events: Mutex<Vec<InstanceEvent>>,
     count: watch::Sender<usize>,
 }
@@ -41,17 +41,26 @@ impl Observer for Recorder {
 }
 
 impl Recorder {
-    pub fn events(&self) -> Vec<InstanceEvent> {
+    pub(crate) fn events(&self) -> Vec<InstanceEvent> {
         self.events.lock().unwrap().clone()
     }
 
     /// Waits until an event fulfils `condition`.
-    pub async fn saw(&self, mut condition: impl FnMut(&InstanceEvent) -> bool) -> InstanceEvent {
+    pub(crate) async fn saw(
+        &self,
+        mut condition: impl FnMut(&InstanceEvent) -> bool,
+    ) -> InstanceEvent {
         let mut count = self.count.subscribe();
         let found = async {
+            let mut looked_at = 0;
             loop {
-                if let Some(event) = self.events().into_iter().find(&mut condition) {
-                    return event;
+                {
+                    let events = self.events.lock().unwrap();
+                    let new = &events[looked_at..];
+                    if let Some(event) = new.iter().find(|event| condition(event)) {
+                        return event.clone();
+                    }
+                    looked_at = events.len();
                 }
                 count.changed().await.expect("the recorder lives");
             }
@@ -62,7 +71,7 @@ impl Recorder {
     }
 
     /// The text of all text deltas, in order.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.events()
             .into_iter()
             .filter_map(|event| match event {
@@ -76,7 +85,7 @@ impl Recorder {
     }
 
     /// The phases that were entered, in order.
-    pub fn phases(&self) -> Vec<Phase> {
+    pub(crate) fn phases(&self) -> Vec<Phase> {
         self.events()
             .into_iter()
             .filter_map(|event| match event {
@@ -88,20 +97,20 @@ impl Recorder {
 }
 
 /// A supervisor in a folder of its own.
-pub struct World<O: Observer = Recorder> {
-    pub folder: tempfile::TempDir,
-    pub observer: Arc<O>,
-    pub supervisor: Supervisor<O>,
+pub(crate) struct World<O: Observer = Recorder> {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) observer: Arc<O>,
+    pub(crate) supervisor: Supervisor<O>,
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(CgroupUse::WherePossible, Recorder::default())
     }
 }
 
 impl<O: Observer> World<O> {
-    pub fn with(cgroups: CgroupUse, observer: O) -> Self {
+    pub(crate) fn with(cgroups: CgroupUse, observer: O) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let observer = Arc::new(observer);
         let supervisor = Supervisor::new(options(folder.path(), cgroups), Arc::clone(&observer));
@@ -113,24 +122,32 @@ impl<O: Observer> World<O> {
     }
 
     /// An instance that runs `command`.
-    pub fn spec(&self, command: &[&str]) -> InstanceSpec {
+    pub(crate) fn spec(&self, command: &[&str]) -> InstanceSpec {
         spec(self.folder.path(), command)
     }
 
     /// An instance that runs a Python agent of this folder.
-    pub fn python(&self, script: &str, arguments: &[&str]) -> InstanceSpec {
+    pub(crate) fn python(&self, script: &str, arguments: &[&str]) -> InstanceSpec {
         let script = agent_script(script);
-        let mut command = vec!["python3", script.to_str().unwrap()];
+        let mut command = vec![python(), script.to_str().unwrap()];
         command.extend(arguments);
         self.spec(&command)
     }
 
-    pub async fn open(&self, spec: InstanceSpec) -> InstanceHandle {
+    /// An instance that runs an example of this crate.
+    pub(crate) fn example(&self, name: &str) -> InstanceSpec {
+        let test = std::env::current_exe().unwrap();
+        let built = test.ancestors().nth(2).unwrap().join("examples").join(name);
+        assert!(built.exists(), "{} is not built", built.display());
+        self.spec(&[built.to_str().unwrap()])
+    }
+
+    pub(crate) async fn open(&self, spec: InstanceSpec) -> InstanceHandle {
         self.supervisor.open(spec).await.unwrap()
     }
 
     /// Ends everything and shows that nothing is left: not in the ledger, not in `/proc`.
-    pub async fn finish(self) {
+    pub(crate) async fn finish(self) {
         self.supervisor.shutdown_all(Duration::from_secs(5)).await;
         let ledger = std::fs::read_to_string(self.folder.path().join("ledger")).unwrap_or_default();
         assert_eq!(ledger, "", "the ledger still holds processes");
@@ -138,7 +155,7 @@ impl<O: Observer> World<O> {
     }
 }
 
-pub fn options(folder: &Path, cgroups: CgroupUse) -> SupervisorOptions {
+pub(crate) fn options(folder: &Path, cgroups: CgroupUse) -> SupervisorOptions {
     SupervisorOptions {
         ledger: folder.join("ledger"),
         short_dir: None,
@@ -146,7 +163,7 @@ pub fn options(folder: &Path, cgroups: CgroupUse) -> SupervisorOptions {
     }
 }
 
-pub fn spec(folder: &Path, command: &[&str]) -> InstanceSpec {
+pub(crate) fn spec(folder: &Path, command: &[&str]) -> InstanceSpec {
     let workspace = folder.join("workspace");
     std::fs::create_dir_all(&workspace).unwrap();
     InstanceSpec {
@@ -167,7 +184,7 @@ pub fn spec(folder: &Path, command: &[&str]) -> InstanceSpec {
 }
 
 /// Short enough for tests, long enough for a loaded machine.
-pub fn quick() -> Timings {
+pub(crate) fn quick() -> Timings {
     Timings {
         shutdown_grace: Duration::from_millis(300),
         term_grace: Duration::from_millis(300),
@@ -182,10 +199,22 @@ pub fn quick() -> Timings {
     }
 }
 
-pub fn agent_script(name: &str) -> PathBuf {
+pub(crate) fn agent_script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/agents")
         .join(name)
+}
+
+/// The interpreter itself: a version manager's `python3` is a script that starts others.
+pub(crate) fn python() -> &'static str {
+    static PYTHON: OnceLock<String> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let print = "import sys; print(sys.executable, end='')";
+        let output = std::process::Command::new("python3")
+            .args(["-c", print])
+            .output();
+        String::from_utf8(output.expect("python3 is installed").stdout).unwrap()
+    })
 }
 
 fn path_variable() -> String {
@@ -193,7 +222,7 @@ fn path_variable() -> String {
 }
 
 /// Runs a text and waits for its end.
-pub async fn run(handle: &InstanceHandle, text: &str) -> TurnEnd {
+pub(crate) async fn run(handle: &InstanceHandle, text: &str) -> TurnEnd {
     let id = format!("msg_{text}");
     tokio::time::timeout(PATIENCE, handle.run(InboundMessage::text(id, text)))
         .await
@@ -201,7 +230,7 @@ pub async fn run(handle: &InstanceHandle, text: &str) -> TurnEnd {
 }
 
 /// Waits until the instance is in `phase`.
-pub async fn reaches(handle: &InstanceHandle, phase: Phase) {
+pub(crate) async fn reaches(handle: &InstanceHandle, phase: Phase) {
     let reached = handle.wait_for(|status| status.phase == phase);
     tokio::time::timeout(PATIENCE, reached)
         .await
@@ -210,12 +239,12 @@ pub async fn reaches(handle: &InstanceHandle, phase: Phase) {
 }
 
 /// The whole log of an instance.
-pub async fn log_lines(handle: &InstanceHandle) -> Vec<LogLine> {
+pub(crate) async fn log_lines(handle: &InstanceHandle) -> Vec<LogLine> {
     handle.log().tail(usize::MAX).await.unwrap().0
 }
 
 /// Whether a line of the log contains `text`.
-pub async fn logged(handle: &InstanceHandle, text: &str) -> bool {
+pub(crate) async fn logged(handle: &InstanceHandle, text: &str) -> bool {
     log_lines(handle)
         .await
         .iter()
@@ -223,14 +252,12 @@ pub async fn logged(handle: &InstanceHandle, text: &str) -> bool {
 }
 
 /// Living processes whose environment or command line names something in `folder`.
-pub fn processes_of(folder: &Path) -> Vec<i32> {
+pub(crate) fn processes_of(folder: &Path) -> Vec<i32> {
     let needle = folder.to_str().unwrap().as_bytes();
     let own = i32::try_from(std::process::id()).unwrap();
     let names = |path: PathBuf| {
-        std::fs::read(path).is_ok_and(|text| {
-            text.windows(needle.len())
-                .any(|window| window == needle)
-        })
+        std::fs::read(path)
+            .is_ok_and(|text| text.windows(needle.len()).any(|window| window == needle))
     };
     std::fs::read_dir("/proc")
         .unwrap()
@@ -239,13 +266,26 @@ pub fn processes_of(folder: &Path) -> Vec<i32> {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
             let is_zombie = stat.rsplit(')').next()?.trim_start().starts_with('Z');
-            let is_ours = names(entry.path().join("environ")) || names(entry.path().join("cmdline"));
+            let is_ours =
+                names(entry.path().join("environ")) || names(entry.path().join("cmdline"));
             (pid != own && !is_zombie && is_ours).then_some(pid)
         })
         .collect()
 }
 
-pub fn object(value: Value) -> Map<String, Value> {
+/// Waits for a fact that nobody announces, such as the end of another's process.
+pub(crate) async fn wait_until(mut fact: impl FnMut() -> bool) {
+    let reached = async {
+        while !fact() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, reached)
+        .await
+        .expect("it comes true");
+}
+
+pub(crate) fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(map) => map,
         other => panic!("no object: {other}"),

@@ -78,6 +78,12 @@ impl Cgroup {
         fs::write(self.path.join("memory.max"), bytes.to_string()).is_ok()
     }
 
+    /// The processes in it, without those of cgroups that the tree made inside.
+    pub(crate) fn members(&self) -> Vec<i32> {
+        let procs = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        procs.lines().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
     /// Kills every process in it.
     pub(crate) fn kill(&self) -> io::Result<()> {
         match fs::write(self.path.join("cgroup.kill"), "1") {
@@ -125,6 +131,9 @@ mod tests {
             unified_mount(mountinfo),
             Some((PathBuf::from("/a"), PathBuf::from("/sys/fs/cgroup/unified")))
         );
-        assert_eq!(unified_mount(b"25 24 0:23 / / rw - ext4 /dev/sda rw\n"), None);
+        assert_eq!(
+            unified_mount(b"25 24 0:23 / / rw - ext4 /dev/sda rw\n"),
+            None
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! Starts processes from one thread, and watches them.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
@@ -12,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::cgroup::Cgroup;
 use super::sys::{self, Isolation};
-use super::tree::{Leftover, ProcessMark, kill_members};
+use super::tree::{Leftover, ProcessMark, census, kill_leftover};
 use crate::process::{Launch, ProcessLimits, SpawnError};
 
 /// Starts that wait for the thread; a caller beyond that waits for its turn in `spawn`.
@@ -96,6 +97,7 @@ impl Spawner {
             mark: started.mark,
             cgroup,
             variable,
+            seen: BTreeSet::new(),
             stdout,
             stderr,
         })
@@ -144,7 +146,10 @@ fn start(launch: &Launch, cgroup: Option<&Cgroup>) -> Result<Started, SpawnError
         Isolation {
             parent: rustix::process::getpid(),
             limits,
-            cgroup_procs: cgroup.map(Cgroup::open_procs).transpose().map_err(io_error)?,
+            cgroup_procs: cgroup
+                .map(Cgroup::open_procs)
+                .transpose()
+                .map_err(io_error)?,
         },
     );
     let mut child = command.spawn().map_err(io_error)?;
@@ -196,6 +201,7 @@ pub(crate) struct Process {
     mark: ProcessMark,
     cgroup: Option<Cgroup>,
     variable: String,
+    seen: BTreeSet<ProcessMark>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
 }
@@ -231,18 +237,25 @@ impl Process {
         }
     }
 
+    /// Remembers who is in the tree while the process, which is asked to end next, still adopts its
+    /// orphans: afterwards one that left its session and its environment is a stranger.
+    pub(crate) async fn remember_tree(&mut self) {
+        if self.cgroup.is_none() {
+            let (mark, variable) = (self.mark, self.variable.clone());
+            let seen = tokio::task::spawn_blocking(move || census(mark, variable)).await;
+            self.seen.extend(seen.unwrap_or_default());
+        }
+    }
+
     /// Kills the whole tree and reaps the process; no member is left afterwards.
     pub(crate) async fn end(mut self) -> Option<ExitStatus> {
-        let leftover = Leftover {
+        kill_leftover(Leftover {
             leader: Some(self.mark),
-            variable: std::mem::take(&mut self.variable),
-            cgroup: None,
-        };
-        kill_members(leftover, self.cgroup.as_ref()).await;
-        let status = self.child.try_wait().ok().flatten();
-        if let Some(cgroup) = self.cgroup.take() {
-            cgroup.remove();
-        }
-        status
+            variable: self.variable,
+            cgroup: self.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()),
+            seen: self.seen,
+        })
+        .await;
+        self.child.try_wait().ok().flatten()
     }
 }

@@ -39,12 +39,16 @@ pub(super) fn isolate(command: &mut Command, isolation: Isolation) {
             None => rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?,
         }
         for (resource, limit) in &isolation.limits {
-            rustix::process::setrlimit(*resource, limit.clone())?;
+            rustix::process::setrlimit(*resource, *limit)?;
         }
         // Marked, not closed: the pipe that reports a failed exec is among them.
         // SAFETY: a system call on integers; it touches no memory.
         let marked = unsafe {
-            libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int)
+            libc::close_range(
+                3,
+                libc::c_uint::MAX,
+                libc::CLOSE_RANGE_CLOEXEC as libc::c_int,
+            )
         };
         match marked {
             0 => Ok(()),

@@ -68,28 +68,39 @@ pub(crate) struct Leftover {
     pub(crate) variable: String,
     /// Its cgroup.
     pub(crate) cgroup: Option<PathBuf>,
+    /// Members that were seen before and may no longer be recognisable as such.
+    pub(crate) seen: BTreeSet<ProcessMark>,
 }
 
-/// Ends what is left of an instance's process and says how many processes that were.
-pub(crate) async fn kill_leftover(leftover: Leftover) -> usize {
-    let cgroup = leftover.cgroup.clone().map(Cgroup::at);
-    let killed = kill_members(leftover, cgroup.as_ref()).await;
-    if let Some(cgroup) = cgroup {
-        cgroup.remove();
+impl Leftover {
+    /// What has `variable` in its environment, and what `leader` leads.
+    pub(crate) fn new(leader: Option<ProcessMark>, variable: String) -> Self {
+        Self {
+            leader,
+            variable,
+            cgroup: None,
+            seen: BTreeSet::new(),
+        }
     }
-    killed
+}
+
+/// The living members of a process's tree. Blocks on `/proc`.
+pub(crate) fn census(leader: ProcessMark, variable: String) -> BTreeSet<ProcessMark> {
+    members(&Leftover::new(Some(leader), variable))
 }
 
 /// Kills all members of a tree until none is found, and says how many were.
-pub(crate) async fn kill_members(leftover: Leftover, cgroup: Option<&Cgroup>) -> usize {
+pub(crate) async fn kill_leftover(leftover: Leftover) -> usize {
+    let cgroup = leftover.cgroup.clone().map(Cgroup::at);
     let deadline = tokio::time::Instant::now() + KILL_PATIENCE;
     let mut killed = BTreeSet::new();
     let mut pause = Duration::from_millis(1);
-    loop {
-        if let Some(cgroup) = cgroup
-            && let Err(error) = cgroup.kill()
-        {
-            tracing::debug!(path = %cgroup.path().display(), %error, "the cgroup can't be killed");
+    let killed = loop {
+        if let Some(cgroup) = &cgroup {
+            killed.extend(cgroup.members().into_iter().filter_map(ProcessMark::of));
+            if let Err(error) = cgroup.kill() {
+                tracing::debug!(path = %cgroup.path().display(), %error, "the cgroup can't be killed");
+            }
         }
         let scan = leftover.clone();
         // A scan that panicked found nobody.
@@ -102,18 +113,22 @@ pub(crate) async fn kill_members(leftover: Leftover, cgroup: Option<&Cgroup>) ->
         })
         .await
         .unwrap_or_default();
-        let done = members.is_empty() && !cgroup.is_some_and(Cgroup::is_populated);
+        let done = members.is_empty() && !cgroup.as_ref().is_some_and(Cgroup::is_populated);
         killed.extend(members);
         if done {
-            return killed.len();
+            break killed.len();
         }
         if tokio::time::Instant::now() >= deadline {
             tracing::warn!(?leftover, "processes outlive SIGKILL");
-            return killed.len();
+            break killed.len();
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(50));
+    };
+    if let Some(cgroup) = cgroup {
+        cgroup.remove();
     }
+    killed
 }
 
 /// The living members of a tree.
@@ -123,16 +138,21 @@ pub(crate) async fn kill_members(leftover: Leftover, cgroup: Option<&Cgroup>) ->
 /// the marked environment vouches for itself.
 fn members(leftover: &Leftover) -> BTreeSet<ProcessMark> {
     let all = Stat::all();
-    let leader = leftover
-        .leader
-        .filter(|mark| all.get(&mark.pid).is_some_and(|stat| stat.start == mark.start));
+    let leader = leftover.leader.filter(|mark| {
+        all.get(&mark.pid)
+            .is_some_and(|stat| stat.start == mark.start)
+    });
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let mut found = BTreeSet::new();
     for (pid, stat) in &all {
         let by_number = leader.is_some_and(|leader| {
             *pid == leader.pid || stat.group == leader.pid || stat.session == leader.pid
         });
-        if *pid != own && (by_number || has_variable(*pid, &leftover.variable)) {
+        let by_sight = leftover.seen.contains(&ProcessMark {
+            pid: *pid,
+            start: stat.start,
+        });
+        if *pid != own && (by_number || by_sight || has_variable(*pid, &leftover.variable)) {
             found.insert(*pid);
         }
     }
@@ -160,8 +180,11 @@ fn members(leftover: &Leftover) -> BTreeSet<ProcessMark> {
 }
 
 fn has_variable(pid: i32, variable: &str) -> bool {
-    fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes()))
+    fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| {
+        environ
+            .split(|byte| *byte == 0)
+            .any(|entry| entry == variable.as_bytes())
+    })
 }
 
 struct Stat {
@@ -215,12 +238,17 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {
-        let stat = Stat::parse(
-            b"42 (a) b) (c) S 1 40 39 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 777 1 2\n",
-        )
-        .unwrap();
+        let stat =
+            Stat::parse(b"42 (a) b) (c) S 1 40 39 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 777 1 2\n")
+                .unwrap();
         assert_eq!(
-            (stat.state, stat.parent, stat.group, stat.session, stat.start),
+            (
+                stat.state,
+                stat.parent,
+                stat.group,
+                stat.session,
+                stat.start
+            ),
             (b'S', 1, 40, 39, 777)
         );
     }
@@ -236,11 +264,7 @@ mod tests {
         };
         assert!(!reused.exists());
         // A number that was reused: nobody is found, and nobody is killed.
-        let leftover = Leftover {
-            leader: Some(reused),
-            variable: "QUINTET_TEST_NOBODY=1".to_owned(),
-            cgroup: None,
-        };
+        let leftover = Leftover::new(Some(reused), "QUINTET_TEST_NOBODY=1".to_owned());
         assert!(members(&leftover).is_empty());
         reused.kill();
     }

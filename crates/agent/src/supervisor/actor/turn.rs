@@ -1,7 +1,5 @@
 //! The part of an instance's task that runs messages: commands in, frames out, output back.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -25,10 +23,13 @@ impl<O: Observer> Actor<O> {
             Command::Steer(content, reply) => {
                 let delivered = self.phase == Phase::Running
                     && self.tell(&CoordinatorToAgent::Steer { content });
-                answer(reply, match delivered {
-                    true => Steered::Delivered,
-                    false => Steered::NotRunning,
-                });
+                answer(
+                    reply,
+                    match delivered {
+                        true => Steered::Delivered,
+                        false => Steered::NotRunning,
+                    },
+                );
             }
             Command::Cancel(cause, reply) => {
                 let found = self.cancel(cause);
@@ -45,10 +46,7 @@ impl<O: Observer> Actor<O> {
             Command::Respec(spec, reply) => {
                 self.restarts.close();
                 match &self.link {
-                    Some(_) => {
-                        self.next_spec = Some(spec);
-                        self.ready();
-                    }
+                    Some(_) => self.next_spec = Some(spec),
                     None => self.apply_spec(*spec),
                 }
                 answer(reply, ());
@@ -72,7 +70,7 @@ impl<O: Observer> Actor<O> {
                     };
                     self.outbox.end_turn(waiting.reply, end);
                 }
-                self.stop(&reason, Some(reply), false);
+                self.stop(&reason, Some(reply), false).await;
             }
             Command::Restart(reason, reply) => {
                 self.restarts.close();
@@ -80,7 +78,7 @@ impl<O: Observer> Actor<O> {
                     true => answer(reply, ()),
                     false => {
                         self.start_replies.push(reply);
-                        self.stop(&reason, None, true);
+                        self.stop(&reason, None, true).await;
                     }
                 }
             }
@@ -97,12 +95,16 @@ impl<O: Observer> Actor<O> {
             let detail = "another message is running; one runs at a time".to_owned();
             Some((FailReason::Busy, detail))
         } else if self.restarts.is_open() {
-            Some((FailReason::BreakerOpen, breaker_text("it is not started again")))
+            Some((
+                FailReason::BreakerOpen,
+                breaker_text("it is not started again"),
+            ))
         } else {
             None
         };
         if let Some((reason, detail)) = refusal {
-            self.outbox.end_turn(waiting.reply, TurnEnd::Failed { reason, detail });
+            self.outbox
+                .end_turn(waiting.reply, TurnEnd::Failed { reason, detail });
             return;
         }
         match self.phase {
@@ -129,7 +131,8 @@ impl<O: Observer> Actor<O> {
             Err(error) => Some((FailReason::TooLarge, error.to_string())),
         };
         if let Some((reason, detail)) = refusal {
-            self.outbox.end_turn(reply, TurnEnd::Failed { reason, detail });
+            self.outbox
+                .end_turn(reply, TurnEnd::Failed { reason, detail });
             return;
         }
         // Ready means that no message runs.
@@ -148,7 +151,10 @@ impl<O: Observer> Actor<O> {
     }
 
     fn tell(&mut self, message: &CoordinatorToAgent) -> bool {
-        let sent = self.link.as_mut().map_or(Ok(false), |link| link.send(message));
+        let sent = self
+            .link
+            .as_mut()
+            .map_or(Ok(false), |link| link.send(message));
         sent.unwrap_or_else(|error| {
             tracing::warn!(agent = %self.spec.agent_id, %error, "a message to an agent is not sent");
             false
@@ -334,7 +340,7 @@ impl<O: Observer> Actor<O> {
 
     fn completed(
         &mut self,
-        output_id: &Cow<'_, str>,
+        output_id: &str,
         mut finish_reason: FinishReason,
         usage: Option<TokenUsage>,
         logs: &mut Vec<LogLine>,
@@ -356,7 +362,6 @@ impl<O: Observer> Actor<O> {
             self.outbox.end_turn(in_hand.reply, end);
         }
         self.go(Trigger::TurnEnded, "the message is complete");
-        self.ready();
     }
 
     fn note_stray(&mut self, what: &str, id: &str, logs: &mut Vec<LogLine>) {

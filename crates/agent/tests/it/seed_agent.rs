@@ -1,9 +1,8 @@
 //! An agent written from the seed alone works: every message of the seed, both ways.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
-mod harness;
+use std::collections::BTreeMap;
 
-use harness::{World, log_lines, logged, object, run};
+use crate::harness::{World, log_lines, logged, object, run};
 use quintet_agent::{
     Element, FailReason, FinishReason, InboundMessage, InstanceEvent, Phase, Steered, TokenUsage,
     TurnEnd,
@@ -57,7 +56,11 @@ async fn every_element_arrives_whole_and_in_order() {
         .events()
         .iter()
         .filter_map(|event| match event {
-            InstanceEvent::Element { element, message_id, .. } => {
+            InstanceEvent::Element {
+                element,
+                message_id,
+                ..
+            } => {
                 assert_eq!(message_id.as_str(), "msg_elements");
                 Some(element.kind().to_owned())
             }
@@ -79,9 +82,21 @@ async fn every_element_arrives_whole_and_in_order() {
     );
     let plan = world
         .observer
-        .saw(|event| matches!(event, InstanceEvent::Element { element: Element::Unknown(_), .. }))
+        .saw(|event| {
+            matches!(
+                event,
+                InstanceEvent::Element {
+                    element: Element::Unknown(_),
+                    ..
+                }
+            )
+        })
         .await;
-    let InstanceEvent::Element { element: Element::Unknown(plan), .. } = plan else {
+    let InstanceEvent::Element {
+        element: Element::Unknown(plan),
+        ..
+    } = plan
+    else {
         unreachable!();
     };
     assert_eq!(
@@ -121,25 +136,43 @@ async fn steer_and_config_reach_a_running_turn_and_later_ones() {
             .saw(|event| matches!(event, InstanceEvent::Element { .. }))
             .await;
         let refused = agent.run(InboundMessage::text("second", "x")).await;
-        assert!(matches!(refused, TurnEnd::Failed { reason: FailReason::Busy, .. }));
-        agent.config_update(object(json!({"model": "b"})), "user").await;
+        assert!(matches!(
+            refused,
+            TurnEnd::Failed {
+                reason: FailReason::Busy,
+                ..
+            }
+        ));
+        agent
+            .config_update(object(json!({"model": "b"})), "user")
+            .await;
         assert_eq!(agent.steer("look at the tests").await, Steered::Delivered);
     };
     let (end, ()) = tokio::join!(turn, guide);
     assert_eq!(end, done());
     assert_eq!(world.observer.text(), "waitinglook at the tests");
     run(&agent, "config").await;
-    assert!(world.observer.text().ends_with(r#"{"kept": 1, "model": "b"}"#));
+    assert!(
+        world
+            .observer
+            .text()
+            .ends_with(r#"{"kept": 1, "model": "b"}"#)
+    );
     agent.restart("reload").await;
     run(&agent, "config").await;
-    assert!(world.observer.text().ends_with(r#"{"kept": 1, "model": "b"}{"kept": 1, "model": "b"}"#));
+    assert!(
+        world
+            .observer
+            .text()
+            .ends_with(r#"{"kept": 1, "model": "b"}{"kept": 1, "model": "b"}"#)
+    );
     world.finish().await;
 }
 
 #[tokio::test]
-async fn a_process_gets_its_environment_three_descriptors_and_nothing_else() {
+async fn a_process_gets_exactly_its_environment() {
     let world = World::new();
-    let mut spec = world.python("seed_agent.py", &[]);
+    let mut spec = world.spec(&["sleep", "3600"]);
     spec.env.insert("FROM_CONFIG".to_owned(), "yes".to_owned());
     let mut expected = spec.env.clone();
     let socket = spec.instance_dir.join("ipc.sock");
@@ -151,22 +184,25 @@ async fn a_process_gets_its_environment_three_descriptors_and_nothing_else() {
         expected.insert(name.to_owned(), value.to_owned());
     }
     let agent = world.open(spec).await;
+    agent.restart("user").await;
+    let pid = agent.status().pid.unwrap();
+    let environ = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    let seen: BTreeMap<String, String> = environ
+        .split_terminator('\0')
+        .map(|entry| entry.split_once('=').unwrap())
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    assert_eq!(seen, expected);
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn a_process_gets_three_descriptors() {
+    let world = World::new();
+    let agent = world.open(world.python("seed_agent.py", &[])).await;
     // A descriptor that is open here and not marked must not reach the agent.
     let leak = std::fs::File::open("/dev/null").unwrap();
     rustix::io::fcntl_setfd(&leak, rustix::io::FdFlags::empty()).unwrap();
-    run(&agent, "env").await;
-    let seen: std::collections::BTreeMap<String, String> =
-        serde_json::from_str(&world.observer.text()).unwrap();
-    // pyenv's shim and the C locale of the interpreter add their own.
-    for (name, value) in &expected {
-        assert_eq!(seen.get(name), Some(value), "{name}");
-    }
-    assert_eq!(seen.get("HOME"), None);
-    assert_eq!(seen.get("CARGO_MANIFEST_DIR"), None);
-    world.finish().await;
-
-    let world = World::new();
-    let agent = world.open(world.python("seed_agent.py", &[])).await;
     run(&agent, "fds").await;
     let fds: Vec<i32> = serde_json::from_str(&world.observer.text()).unwrap();
     // 3 is its own connection and 4 the folder that it lists.
@@ -187,7 +223,11 @@ async fn logs_hold_what_it_logs_and_what_it_prints() {
         .find(|line| line.message == "Starting code analysis")
         .unwrap();
     assert_eq!(
-        (entry.level.as_str(), entry.module.as_str(), entry.timestamp.as_str()),
+        (
+            entry.level.as_str(),
+            entry.module.as_str(),
+            entry.timestamp.as_str()
+        ),
         ("info", "agent.analyzer", "2025-01-15T10:30:00Z")
     );
     assert!(logged(&agent, "on stdout").await);

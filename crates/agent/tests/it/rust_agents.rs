@@ -1,0 +1,258 @@
+//! Agents that use the Rust SDK, and the built-in shell, under the real supervisor.
+
+use std::time::Duration;
+
+use quintet_agent::{
+    ApprovalResult, AskOutcome, Element, FailReason, FinishReason, InstanceEvent, InstanceHandle,
+    Phase, Steered, TerminalStream, TurnEnd,
+};
+use serde_json::json;
+
+use crate::harness::{PATIENCE, World, processes_of, reaches, run};
+
+fn finished(finish_reason: FinishReason) -> TurnEnd {
+    TurnEnd::Completed {
+        finish_reason,
+        usage: None,
+    }
+}
+
+fn done() -> TurnEnd {
+    finished(FinishReason::EndTurn)
+}
+
+#[tokio::test]
+async fn the_example_answers_counts_and_keeps_its_count() {
+    let world = World::new();
+    let agent = world.open(world.example("echo_agent")).await;
+    assert_eq!(run(&agent, "a").await, done());
+    agent.shutdown("user").await;
+    assert_eq!(run(&agent, "b").await, done());
+    assert_eq!(world.observer.text(), "1: a2: b");
+    assert_eq!(agent.state().await, json!({"count": 2}));
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn questions_approvals_and_steers_reach_the_turn() {
+    let world = World::new();
+    let agent = world.open(world.example("echo_agent")).await;
+    let answer = async {
+        let asked = |event: &InstanceEvent| matches!(event, InstanceEvent::AskUser { .. });
+        let InstanceEvent::AskUser { ask_id, questions } = world.observer.saw(asked).await else {
+            unreachable!();
+        };
+        assert_eq!(questions[0].question, "Which?");
+        assert!(matches!(
+            agent.status().waiting_for,
+            Some(quintet_agent::WaitingFor::Answer { .. })
+        ));
+        let answers = vec![vec!["that one".to_owned()]];
+        assert!(
+            agent
+                .answer_ask(ask_id, AskOutcome::Answered { answers })
+                .await
+        );
+    };
+    let (end, ()) = tokio::join!(run(&agent, "ask"), answer);
+    assert_eq!(end, done());
+    assert_eq!(world.observer.text(), r#"[["that one"]]"#);
+
+    let approve = async {
+        let asked = |event: &InstanceEvent| matches!(event, InstanceEvent::ApprovalRequest { .. });
+        let InstanceEvent::ApprovalRequest {
+            request_id,
+            command,
+            ..
+        } = world.observer.saw(asked).await
+        else {
+            unreachable!();
+        };
+        assert_eq!(command.as_deref(), Some("rm -r build"));
+        let result = ApprovalResult {
+            request_id,
+            approved: true,
+            ..ApprovalResult::default()
+        };
+        assert!(agent.answer_approval(result).await);
+    };
+    let (end, ()) = tokio::join!(run(&agent, "approve"), approve);
+    assert_eq!(end, done());
+    assert!(world.observer.text().ends_with("true"));
+
+    let steer = async {
+        reaches(&agent, Phase::Running).await;
+        assert_eq!(agent.steer("left").await, Steered::Delivered);
+    };
+    let (end, ()) = tokio::join!(run(&agent, "steer"), steer);
+    assert_eq!(end, done());
+    assert!(world.observer.text().ends_with("left"));
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn cancel_failure_and_shutdown_end_a_turn_of_the_sdk() {
+    let world = World::new();
+    let mut spec = world.example("echo_agent");
+    spec.timings.cancel_grace = PATIENCE;
+    spec.timings.shutdown_grace = PATIENCE;
+    let agent = world.open(spec).await;
+    let cancel = async {
+        reaches(&agent, Phase::Running).await;
+        assert!(agent.cancel().await);
+    };
+    let (end, ()) = tokio::join!(run(&agent, "wait"), cancel);
+    assert_eq!(end, finished(FinishReason::Cancelled));
+
+    assert_eq!(run(&agent, "fail").await, finished(FinishReason::Error));
+    assert!(world.observer.text().ends_with("it can't be done"));
+
+    let stop = async {
+        reaches(&agent, Phase::Running).await;
+        agent.shutdown("user").await;
+    };
+    let (end, ()) = tokio::join!(run(&agent, "wait"), stop);
+    assert_eq!(end, finished(FinishReason::Cancelled));
+    assert_eq!(agent.status().restarts, 0);
+    world.finish().await;
+}
+
+async fn shell(world: &World) -> InstanceHandle {
+    let mut spec = world.example("shell_agent");
+    spec.timings.cancel_grace = PATIENCE;
+    world.open(spec).await
+}
+
+fn output(world: &World, which: TerminalStream) -> String {
+    let part = |event| match event {
+        InstanceEvent::Element {
+            element: Element::TerminalOutput { stream, data },
+            ..
+        } if stream == which => Some(data),
+        _ => None,
+    };
+    world
+        .observer
+        .events()
+        .into_iter()
+        .filter_map(part)
+        .collect()
+}
+
+fn finals(world: &World) -> Vec<String> {
+    let part = |event| match event {
+        InstanceEvent::Element {
+            element: Element::TextFinal { text },
+            ..
+        } => Some(text),
+        _ => None,
+    };
+    world
+        .observer
+        .events()
+        .into_iter()
+        .filter_map(part)
+        .collect()
+}
+
+#[tokio::test]
+async fn the_shell_agent_runs_lines_in_the_workspace() {
+    let world = World::new();
+    let agent = shell(&world).await;
+    assert_eq!(
+        run(&agent, "echo hi > f; cat f; echo no >&2; pwd").await,
+        done()
+    );
+    let workspace = world
+        .folder
+        .path()
+        .join("workspace")
+        .canonicalize()
+        .unwrap();
+    assert_eq!(
+        output(&world, TerminalStream::Stdout),
+        format!("hi\n{}\n", workspace.display())
+    );
+    assert_eq!(output(&world, TerminalStream::Stderr), "no\n");
+    assert_eq!(finals(&world), Vec::<String>::new());
+    assert_eq!(
+        std::fs::read_to_string(workspace.join("f")).unwrap(),
+        "hi\n"
+    );
+
+    assert_eq!(run(&agent, "exit 7").await, done());
+    assert_eq!(run(&agent, "kill -9 $$").await, done());
+    assert_eq!(finals(&world), ["exit status 7", "killed by signal 9"]);
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn the_shell_agent_streams_megabytes_whole() {
+    let world = World::new();
+    let agent = shell(&world).await;
+    assert_eq!(run(&agent, "seq 1 500000").await, done());
+    let expected: String = (1..=500_000).map(|n| format!("{n}\n")).collect();
+    assert!(output(&world, TerminalStream::Stdout) == expected);
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_command_of_the_shell_agent_leaves_nothing() {
+    let world = World::new();
+    let agent = shell(&world).await;
+    let line = "setsid sleep 3600 & sleep 3600 & echo started; wait";
+    let cancel = async {
+        world
+            .observer
+            .saw(|event| matches!(event, InstanceEvent::Element { .. }))
+            .await;
+        assert!(processes_of(world.folder.path()).len() > 2);
+        assert!(agent.cancel().await);
+    };
+    let (end, ()) = tokio::join!(run(&agent, line), cancel);
+    assert_eq!(end, finished(FinishReason::Cancelled));
+    let pid = i32::try_from(agent.status().pid.unwrap()).unwrap();
+    assert_eq!(
+        processes_of(world.folder.path()),
+        [pid],
+        "only the agent itself"
+    );
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn a_background_process_goes_on_and_ends_with_the_shell_agent() {
+    let world = World::new();
+    let agent = shell(&world).await;
+    assert_eq!(run(&agent, "sleep 3600 & echo $!").await, done());
+    let pid: i32 = output(&world, TerminalStream::Stdout)
+        .trim()
+        .parse()
+        .unwrap();
+    assert!(processes_of(world.folder.path()).contains(&pid));
+    assert_eq!(run(&agent, "true").await, done());
+    assert!(processes_of(world.folder.path()).contains(&pid));
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn an_agent_of_the_sdk_that_is_killed_fails_its_turn() {
+    let world = World::new();
+    let agent = world.open(world.example("echo_agent")).await;
+    let kill = async {
+        reaches(&agent, Phase::Running).await;
+        agent.kill().await;
+    };
+    let (end, ()) = tokio::join!(
+        tokio::time::timeout(Duration::from_secs(20), run(&agent, "wait")),
+        kill
+    );
+    assert!(matches!(
+        end.unwrap(),
+        TurnEnd::Failed {
+            reason: FailReason::Stopped,
+            ..
+        }
+    ));
+    world.finish().await;
+}
