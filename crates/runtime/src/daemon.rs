@@ -14,18 +14,18 @@ use quintet_framing::unix::{self, BindError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, ConfigErrors, ConfigInputs, ConfigStore};
+use crate::cron::{CronDriver, CronHandle};
 use crate::home::{Home, write_atomically};
 use crate::http;
 use crate::journal::{self, Bound, Entry, Kind};
 use crate::lock::{HomeLock, LockError};
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
-use crate::service::ControlService;
+use crate::service::{ControlService, CronRunner};
 use crate::store::{Db, StoreError};
 use crate::turns::{Coordinator, Instances, OpenTurns, TurnObserver};
 
@@ -123,7 +123,7 @@ pub struct Runtime {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) started: Instant,
     pub(crate) version: &'static str,
-    pub(crate) cron_changed: Arc<Notify>,
+    pub(crate) crons: CronHandle,
     pub(crate) tasks: TaskTracker,
     /// What a control client of another machine has to know; new at every start.
     pub(crate) control_token: String,
@@ -217,14 +217,26 @@ impl Daemon {
             options.base_env,
         );
         let metrics = Metrics::new(options.version);
+        let coordinator = Coordinator::new(db.clone(), instances, turns, metrics.clone());
+        let runner = CronRunner::new(
+            home.clone(),
+            coordinator.clone(),
+            metrics.cron_started.clone(),
+        );
+        let (cron_driver, crons) = CronDriver::new(
+            db.clone(),
+            Arc::new(runner),
+            config.subscribe(),
+            Arc::new(Timestamp::now),
+        );
         let runtime = Arc::new(Runtime {
-            coordinator: Coordinator::new(db.clone(), instances, turns, metrics.clone()),
+            coordinator,
             db,
             config,
             metrics,
             started: Instant::now(),
             version: options.version,
-            cron_changed: Arc::new(Notify::new()),
+            crons,
             tasks: TaskTracker::new(),
             control_token: [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()]
                 .map(|part| part.simple().to_string())
@@ -254,6 +266,9 @@ impl Daemon {
         daemon.serve_control(listeners, control_tcp, &current)?;
         daemon.serve_http(http, tls);
         daemon.announce().await?;
+        daemon
+            .servers
+            .spawn(cron_driver.run(daemon.stop_servers.clone()));
         Ok(daemon)
     }
 

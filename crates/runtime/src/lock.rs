@@ -33,13 +33,13 @@ pub enum LockError {
 
 /// Holds the home folder until it is dropped.
 #[derive(Debug)]
-pub struct HomeLock {
+pub(crate) struct HomeLock {
     _file: File,
 }
 
 impl HomeLock {
     /// Takes the lock, or says who has it.
-    pub fn take(path: &Path, home: &Path) -> Result<Self, LockError> {
+    pub(crate) fn take(path: &Path, home: &Path) -> Result<Self, LockError> {
         let io_error = |source| LockError::Io {
             path: path.to_owned(),
             source,

@@ -9,39 +9,39 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 /// What the daemon counts.
-pub struct Metrics {
+pub(crate) struct Metrics {
     registry: Registry,
     /// Turns that ended, by their finish reason.
     turns_ended: Family<[(&'static str, String); 1], Counter>,
     /// Open control connections.
-    pub control_connections: Gauge,
+    pub(crate) control_connections: Gauge,
     /// Clients that were cut off for breaking a rule or a limit.
-    pub control_cut: Counter,
+    pub(crate) control_cut: Counter,
     /// Turns that run.
-    pub turns_running: Gauge,
+    pub(crate) turns_running: Gauge,
     /// Messages that wait.
-    pub messages_queued: Gauge,
+    pub(crate) messages_queued: Gauge,
     /// Open sessions.
-    pub sessions_open: Gauge,
+    pub(crate) sessions_open: Gauge,
     /// Questions that wait for an answer.
-    pub asks_pending: Gauge,
+    pub(crate) asks_pending: Gauge,
     /// Approvals that wait for an answer.
-    pub approvals_pending: Gauge,
+    pub(crate) approvals_pending: Gauge,
     /// Agent processes that are alive.
-    pub agent_processes: Gauge,
+    pub(crate) agent_processes: Gauge,
     /// The newest journal number.
-    pub journal_seq: Gauge,
+    pub(crate) journal_seq: Gauge,
     /// Size of the database file.
-    pub journal_bytes: Gauge,
+    pub(crate) journal_bytes: Gauge,
     /// Occurrences of schedules that were started.
-    pub cron_started: Counter,
+    pub(crate) cron_started: Counter,
     /// Seconds since the daemon started.
-    pub uptime_seconds: Gauge,
+    pub(crate) uptime_seconds: Gauge,
 }
 
 impl Metrics {
     /// Registers everything.
-    pub fn new(version: &str) -> Arc<Self> {
+    pub(crate) fn new(version: &str) -> Arc<Self> {
         let mut registry = Registry::with_prefix("quintet");
         let mut counter = |name: &str, help: &str| {
             let metric = Counter::default();
@@ -88,7 +88,7 @@ impl Metrics {
     }
 
     /// Counts the end of a turn.
-    pub fn turn_ended(&self, finish_reason: &str) {
+    pub(crate) fn turn_ended(&self, finish_reason: &str) {
         // A word of the agent's own making would be a label without a bound.
         let known = ["end_turn", "max_tokens", "cancelled", "error", "budget"];
         let label = if known.contains(&finish_reason) {
@@ -102,7 +102,7 @@ impl Metrics {
     }
 
     /// The text that a scraper reads.
-    pub fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let mut text = String::new();
         // Writing to a String has no error to report.
         let _ = encode(&mut text, &self.registry);

@@ -265,8 +265,8 @@ mod tests {
         }
     }
 
-    fn old(kind: Kind, data: Value) -> Option<Event> {
-        stream_event(&row(kind, &data), Raw::Hide).and_then(|event| event.event)
+    fn old(kind: Kind, data: &Value) -> Option<Event> {
+        stream_event(&row(kind, data), Raw::Hide).and_then(|event| event.event)
     }
 
     fn chunk(content: &str) -> Option<Event> {
@@ -278,37 +278,37 @@ mod tests {
     #[test]
     fn every_element_has_its_place_for_an_old_client() {
         let final_text = |streamed| json!({"text": "whole", "streamed": streamed});
-        assert_eq!(old(Kind::TextDelta, json!({"text": "a"})), chunk("a"));
-        assert_eq!(old(Kind::TextFinal, final_text(true)), None);
-        assert_eq!(old(Kind::TextFinal, final_text(false)), chunk("whole"));
+        assert_eq!(old(Kind::TextDelta, &json!({"text": "a"})), chunk("a"));
+        assert_eq!(old(Kind::TextFinal, &final_text(true)), None);
+        assert_eq!(old(Kind::TextFinal, &final_text(false)), chunk("whole"));
         assert_eq!(
             old(
                 Kind::TerminalOutput,
-                json!({"stream": "stdout", "data": "x\n"})
+                &json!({"stream": "stdout", "data": "x\n"})
             ),
             chunk("x\n")
         );
         assert_eq!(
             old(
                 Kind::CodeBlock,
-                json!({"language": "rust", "code": "a```b"})
+                &json!({"language": "rust", "code": "a```b"})
             ),
             chunk("\n````rust\na```b\n````\n")
         );
         assert_eq!(
             old(
                 Kind::FileChange,
-                json!({"path": "a.rs", "change": "modified"})
+                &json!({"path": "a.rs", "change": "modified"})
             ),
             Some(Event::Thinking(StreamThinking {
                 content: "modified a.rs\n".into()
             }))
         );
         assert_eq!(
-            old(Kind::Element, json!({"element": {"type": "plan"}})),
+            old(Kind::Element, &json!({"element": {"type": "plan"}})),
             None
         );
-        assert_eq!(old(Kind::Note, json!({})), None);
+        assert_eq!(old(Kind::Note, &json!({})), None);
     }
 
     #[test]

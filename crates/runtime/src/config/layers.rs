@@ -216,9 +216,21 @@ fn weakest_layers(inputs: &ConfigInputs, problems: &mut Vec<Problem>) -> Node {
             return tree;
         }
     };
+    let mut names = BTreeMap::new();
     for path in files {
         match read_agent_file(&path) {
-            Ok((name, layer)) => tree.insert(&["agents".to_owned(), name], layer),
+            Ok((name, layer)) => {
+                if let Some(other) = names.insert(name.clone(), path) {
+                    problems.push(Problem {
+                        origin: layer.origin.clone(),
+                        key: KeyPath::root().child("agents").child(&name),
+                        kind: ProblemKind::Invalid {
+                            reason: format!("{} has an agent of that name too", other.display()),
+                        },
+                    });
+                }
+                tree.insert(&["agents".to_owned(), name], layer);
+            }
             Err(problem) => problems.push(problem),
         }
     }

@@ -131,10 +131,14 @@ impl<'t> Reader<'t> {
 /// The known key that was most likely meant.
 ///
 /// A near name beside it, else the same name in another table.
-fn nearest(key: &KeyPath, known: &BTreeSet<KeyPath>) -> Option<KeyPath> {
+pub(super) fn nearest<'k>(
+    key: &KeyPath,
+    known: impl IntoIterator<Item = &'k KeyPath> + Clone,
+) -> Option<KeyPath> {
     let (parents, name) = key.split_last()?;
     let beside = known
-        .iter()
+        .clone()
+        .into_iter()
         .filter_map(|candidate| {
             let (beside, other) = candidate.split_last()?;
             (beside == parents).then(|| (strsim::damerau_levenshtein(name, other), candidate))
@@ -147,7 +151,7 @@ fn nearest(key: &KeyPath, known: &BTreeSet<KeyPath>) -> Option<KeyPath> {
         return Some(candidate.clone());
     }
     known
-        .iter()
+        .into_iter()
         .find(|candidate| {
             candidate
                 .split_last()

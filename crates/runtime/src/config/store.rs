@@ -11,6 +11,7 @@ use super::layers::{self, ConfigInputs, first_run_file, load_with_file, read_con
 use super::model::Config;
 use super::node::{Node, file_source};
 use super::problem::{ConfigErrors, Problem, ProblemKind};
+use super::reader;
 use super::source::{ConfigSource, KeyPath, Origin};
 
 /// Holds the configuration, and changes it on request.
@@ -81,10 +82,11 @@ impl ConfigStore {
     /// read.
     pub fn get_key(&self, dotted: &str) -> Result<Json, ConfigErrors> {
         let key = parse_key(dotted)?;
-        self.effective()
-            .get(&key)
-            .cloned()
-            .ok_or_else(|| request_problem(key, ProblemKind::UnknownKey { suggestion: None }))
+        let effective = self.effective();
+        match effective.get(&key) {
+            Some(value) => Ok(value.clone()),
+            None => Err(unknown(key, &effective)),
+        }
     }
 
     /// Where the value of a key came from.
@@ -143,10 +145,7 @@ impl ConfigStore {
         let mut effective = self.effective();
         let mut whole = Node::from_json(&effective.to_json());
         if !whole.remove(key.parts()) {
-            return Err(request_problem(
-                key,
-                ProblemKind::UnknownKey { suggestion: None },
-            ));
+            return Err(unknown(key, &effective));
         }
         self.replace(&mut effective, &whole)
     }
@@ -284,6 +283,11 @@ fn parse_key(dotted: &str) -> Result<KeyPath, ConfigErrors> {
             },
         )
     })
+}
+
+fn unknown(key: KeyPath, effective: &Effective) -> ConfigErrors {
+    let suggestion = reader::nearest(&key, effective.origins.keys());
+    request_problem(key, ProblemKind::UnknownKey { suggestion })
 }
 
 fn request_problem(key: KeyPath, kind: ProblemKind) -> ConfigErrors {

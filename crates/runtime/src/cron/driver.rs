@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -13,12 +14,16 @@ use super::planner::{LATE_LIMIT, Rules};
 use super::rows::{Cron, NewCron, Run};
 use super::schedule::{QuietHours, Schedule};
 use super::store::{self, Claim};
-use crate::config::{Config, Skill};
+use crate::config::{Config, MissedRuns, Skill};
 use crate::refusal::Refusal;
 use crate::store::{Db, StoreError, WriteTx};
 
 /// How long to wait before trying again what the database refused.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Crons that are decided in one transaction: after a long absence each may
+/// have many rows, and others write too.
+const BATCH: usize = 16;
 
 /// The rest of the daemon, as crons need it.
 pub trait CronHost: Send + Sync + 'static {
@@ -242,36 +247,52 @@ impl<H: CronHost> CronDriver<H> {
             let config = self.handle.config.borrow();
             (config.cron.time_zone.clone(), config.cron.missed)
         };
+        for batch in due.chunks(BATCH) {
+            let decided = self
+                .decide_batch(batch.to_vec(), &zone, missed, now)
+                .await?;
+            for (id, decided) in decided {
+                match (decided, self.crons.get_mut(&id)) {
+                    (Some(decided), Some(cron)) => {
+                        cron.next = cron.schedule.next_after(decided, &zone);
+                    }
+                    (None, _) => {
+                        self.crons.remove(&id);
+                    }
+                    (Some(_), None) => {}
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    async fn decide_batch(
+        &self,
+        batch: Vec<(u64, Schedule, Option<QuietHours>)>,
+        zone: &TimeZone,
+        missed: MissedRuns,
+        now: Timestamp,
+    ) -> Result<Vec<(u64, Option<Timestamp>)>, StoreError> {
         let up_since = self.up_since;
-        let in_zone = zone.clone();
-        let decided = self
-            .handle
+        let zone = zone.clone();
+        self.handle
             .db
-            .write(move |tx| -> Result<_, StoreError> {
+            .write(move |tx| {
                 store::settle(tx)?;
                 let rules = Rules {
-                    zone: &in_zone,
+                    zone: &zone,
                     missed,
                     up_since,
                 };
-                due.iter()
+                batch
+                    .iter()
                     .map(|(id, schedule, quiet)| {
                         let decided = store::decide(tx, *id, (schedule, *quiet), rules, now)?;
                         Ok((*id, decided))
                     })
-                    .collect::<Result<Vec<_>, StoreError>>()
+                    .collect()
             })
-            .await?;
-        for (id, decided) in decided {
-            match (decided, self.crons.get_mut(&id)) {
-                (Some(decided), Some(cron)) => cron.next = cron.schedule.next_after(decided, &zone),
-                (None, _) => {
-                    self.crons.remove(&id);
-                }
-                (Some(_), None) => {}
-            }
-        }
-        Ok(true)
+            .await
     }
 
     async fn start_due(&mut self) -> Result<(), StoreError> {

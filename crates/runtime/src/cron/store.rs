@@ -329,12 +329,14 @@ pub fn fail(
 pub fn settle(tx: &mut WriteTx<'_>) -> Result<(), StoreError> {
     let ended: Vec<Ended> = {
         let mut statement = tx.sql().prepare_cached(
-            "SELECT r.cron, r.due, r.message, m.session, m.state,
+            "SELECT r.cron, r.due, r.message, c.session, coalesce(m.state, 'gone'),
                     coalesce(j.at, ?1), coalesce(json_extract(j.data, '$.error'), '')
              FROM cron_runs r
-             JOIN messages m ON m.id = r.message
+             JOIN crons c ON c.id = r.cron
+             LEFT JOIN messages m ON m.id = r.message
              LEFT JOIN journal j ON j.seq = m.last_seq
-             WHERE r.state = 'started' AND m.state IN ('done', 'failed', 'removed')",
+             WHERE r.state = 'started'
+               AND (m.id IS NULL OR m.state IN ('done', 'failed', 'removed'))",
         )?;
         let rows = statement.query_map([tx.now()], |row| {
             Ok(Ended {
@@ -352,6 +354,7 @@ pub fn settle(tx: &mut WriteTx<'_>) -> Result<(), StoreError> {
     for run in ended {
         let (state, note) = match (run.message_state.as_str(), run.error.as_str()) {
             ("done", _) => (RunState::Finished, ""),
+            ("gone", _) => (RunState::Failed, "its message is gone"),
             ("removed", _) => (RunState::Failed, "its message was removed from the queue"),
             (_, "") => (RunState::Failed, "its turn failed"),
             (_, error) => (RunState::Failed, error),

@@ -17,6 +17,7 @@ use super::*;
 use crate::config::{Config, ConfigInputs, MissedRuns, Skill, load};
 use crate::journal::Kind;
 use crate::refusal::Refusal;
+use crate::sessions::messages::TurnOutcome;
 use crate::sessions::{self, NewSession, messages};
 use crate::store::{Db, StoreError, WriteTx};
 
@@ -184,12 +185,22 @@ impl World {
             .unwrap()
     }
 
-    /// Ends the turn of a message as the sessions do.
-    async fn end_turn(&self, id: u64, state: &'static str) {
+    /// Runs the turn of a waiting message to its end; an empty error is success.
+    async fn end_turn(&self, id: u64, error: &'static str) {
+        let message = self
+            .queue()
+            .await
+            .into_iter()
+            .find(|message| message.id == id);
+        let message = message.unwrap();
         self.db
             .write(move |tx| -> Result<(), StoreError> {
-                let sql = "UPDATE messages SET state = ?, last_seq = first_seq WHERE id = ?";
-                tx.sql().execute(sql, (state, id.cast_signed()))?;
+                assert!(messages::begin(tx, &message, "shell")?);
+                let outcome = TurnOutcome {
+                    error: error.to_owned(),
+                    ..TurnOutcome::default()
+                };
+                assert!(messages::end(tx, id, &outcome)?);
                 Ok(())
             })
             .await
@@ -238,7 +249,7 @@ async fn a_cron_sends_its_skill_when_it_is_due() {
     world.driver.look(true).await.unwrap();
     assert_eq!(world.queue().await.len(), 1);
 
-    world.end_turn(queue[0].id, "done").await;
+    world.end_turn(queue[0].id, "").await;
     let runs = world.crons.runs(Some(cron), 10).await.unwrap();
     assert_eq!(runs[0].state, RunState::Finished);
     assert!(runs[0].finished.is_some());
@@ -356,7 +367,10 @@ async fn what_came_while_down_is_missed_or_run_once() {
         assert_eq!(world.queue().await.len(), started);
         // The next one is on time again, once the run has ended.
         for message in world.queue().await {
-            world.end_turn(message.id, "failed").await;
+            world.end_turn(message.id, "the agent crashed").await;
+            let run = world.crons.runs(None, 1).await.unwrap().remove(0);
+            assert_eq!(run.state, RunState::Failed);
+            assert_eq!(run.note, "the agent crashed");
         }
         world.set_now(due + SignedDuration::from_secs(3 * 3600));
         world.driver.look(false).await.unwrap();
@@ -378,7 +392,11 @@ async fn quiet_hours_and_overlap_are_recorded_and_start_nothing() {
         [RunState::Started, RunState::SkippedOverlap]
     );
     let message = world.queue().await[0].id;
-    world.end_turn(message, "removed").await;
+    world
+        .db
+        .write(move |tx| messages::remove(tx, message, "not wanted"))
+        .await
+        .unwrap();
     world.advance(10);
     world.driver.look(false).await.unwrap();
     assert_eq!(
@@ -439,7 +457,7 @@ async fn once_is_started_once_and_then_gone() {
     world.driver.look(false).await.unwrap();
     assert_eq!(world.crons.list().await.unwrap(), []);
     let message = world.queue().await[0].id;
-    world.end_turn(message, "done").await;
+    world.end_turn(message, "").await;
     for _ in 0..3 {
         world.advance(60);
         world.driver.look(true).await.unwrap();
@@ -507,7 +525,7 @@ async fn a_clock_set_back_an_hour_repeats_nothing_and_one_set_forward_misses() {
         .await;
     world.driver.look(false).await.unwrap();
     let message = world.queue().await[0].id;
-    world.end_turn(message, "done").await;
+    world.end_turn(message, "").await;
     world.set_now(due - SignedDuration::from_hours(1));
     for _ in 0..12 {
         world.driver.look(true).await.unwrap();
@@ -520,7 +538,7 @@ async fn a_clock_set_back_an_hour_repeats_nothing_and_one_set_forward_misses() {
         world.states().await,
         [RunState::Finished, RunState::Started]
     );
-    world.end_turn(message + 1, "done").await;
+    world.end_turn(message + 1, "").await;
     world.set_now(due + SignedDuration::from_mins(75));
     world.driver.look(false).await.unwrap();
     assert_eq!(world.states().await[2..], [RunState::Missed; 6]);

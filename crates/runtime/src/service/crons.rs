@@ -1,21 +1,151 @@
 //! Schedules.
 
-use quintet_control::wire::{CreateCronMsg, CronInfo, CronList, CronRunList};
+use std::path::PathBuf;
 
+use quintet_control::wire::{CreateCronMsg, CronInfo, CronList, CronRun, CronRunList};
+
+use crate::config::{Skill, load_skill};
+use crate::cron::{Cron, CronHost, Listed, NewCron, Run};
 use crate::daemon::Runtime;
+use crate::home::Home;
 use crate::refusal::Refusal;
+use crate::sessions;
+use crate::sessions::messages::{self, Purpose};
+use crate::store::WriteTx;
+use crate::turns::Coordinator;
+
+/// The sender of what a schedule starts.
+const SENDER: &str = "cron";
+
+/// Occurrences shown at the most, newest first.
+const RUNS_SHOWN: u32 = 1000;
 
 impl Runtime {
-    pub(super) async fn create_cron(&self, _: CreateCronMsg) -> Result<CronInfo, Refusal> {
-        Err(Refusal::Internal("cron".into()))
+    pub(super) async fn create_cron(&self, request: CreateCronMsg) -> Result<CronInfo, Refusal> {
+        if find_skill(&self.home, &request.skill).await.is_none() {
+            return Err(Refusal::NotFound(format!(
+                "skill {:?} not found; write it to {}",
+                request.skill,
+                skill_file(&self.home, &request.skill).display()
+            )));
+        }
+        let schedule = match request.timezone.as_deref() {
+            None | Some("") => request.schedule,
+            Some(zone) => format!("TZ={zone} {}", request.schedule),
+        };
+        let new = NewCron {
+            schedule,
+            skill: request.skill,
+            session: request.session,
+            quiet_start: request.quiet_start.unwrap_or_default(),
+            quiet_end: request.quiet_end.unwrap_or_default(),
+            once: request.once,
+        };
+        Ok(info(self.crons.create(new).await?))
     }
-    pub(super) async fn delete_cron(&self, _: u64) -> Result<(), Refusal> {
-        Err(Refusal::Internal("cron".into()))
+
+    pub(super) async fn delete_cron(&self, id: u64) -> Result<(), Refusal> {
+        self.crons.delete(id).await
     }
+
     pub(super) async fn list_crons(&self) -> Result<CronList, Refusal> {
-        Err(Refusal::Internal("cron".into()))
+        let crons = self.crons.list().await?;
+        Ok(CronList {
+            crons: crons.into_iter().map(info).collect(),
+        })
     }
-    pub(super) async fn list_cron_runs(&self, _: Option<u64>) -> Result<CronRunList, Refusal> {
-        Err(Refusal::Internal("cron".into()))
+
+    pub(super) async fn list_cron_runs(&self, cron: Option<u64>) -> Result<CronRunList, Refusal> {
+        let runs = self.crons.runs(cron, RUNS_SHOWN).await?;
+        Ok(CronRunList {
+            runs: runs.into_iter().map(run).collect(),
+        })
+    }
+}
+
+fn info(listed: Listed) -> CronInfo {
+    let Listed { cron, next } = listed;
+    let (timezone, schedule) = match cron.schedule.strip_prefix("TZ=") {
+        Some(zoned) => zoned.split_once(' ').unwrap_or((zoned, "")),
+        None => ("", cron.schedule.as_str()),
+    };
+    CronInfo {
+        id: cron.id,
+        schedule: schedule.to_owned(),
+        skill: cron.skill,
+        session: cron.session,
+        quiet_start: cron.quiet_start,
+        quiet_end: cron.quiet_end,
+        once: cron.once,
+        timezone: timezone.to_owned(),
+        next: next.map(|time| time.to_string()).unwrap_or_default(),
+        ..CronInfo::default()
+    }
+}
+
+fn run(run: Run) -> CronRun {
+    let time = |time: Option<jiff::Timestamp>| time.map(|at| at.to_string()).unwrap_or_default();
+    CronRun {
+        cron: run.cron,
+        due: run.due.to_string(),
+        started: time(run.started),
+        finished: time(run.finished),
+        outcome: run.state.as_str().to_owned(),
+        detail: run.note,
+    }
+}
+
+fn skill_file(home: &Home, name: &str) -> PathBuf {
+    home.skills_dir().join(name).join("SKILL.md")
+}
+
+/// A skill by its name, which is its folder's: one path component and nothing else.
+async fn find_skill(home: &Home, name: &str) -> Option<Skill> {
+    if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
+        return None;
+    }
+    let file = skill_file(home, name);
+    tokio::task::spawn_blocking(move || load_skill(&file).ok())
+        .await
+        .ok()
+        .flatten()
+}
+
+/// Starts what schedules say.
+pub(crate) struct CronRunner {
+    home: Home,
+    coordinator: Coordinator,
+    started: prometheus_client::metrics::counter::Counter,
+}
+
+impl CronRunner {
+    pub(crate) fn new(
+        home: Home,
+        coordinator: Coordinator,
+        started: prometheus_client::metrics::counter::Counter,
+    ) -> Self {
+        Self {
+            home,
+            coordinator,
+            started,
+        }
+    }
+}
+
+impl CronHost for CronRunner {
+    async fn skill(&self, name: &str) -> Option<Skill> {
+        find_skill(&self.home, name).await
+    }
+
+    fn enqueue(&self, tx: &mut WriteTx<'_>, cron: &Cron, skill: &Skill) -> Result<u64, Refusal> {
+        let session = sessions::open(tx.sql(), cron.session)?;
+        let text = format!("Skill {}:\n\n{}", skill.name, skill.body);
+        let message = messages::enqueue(tx, &session, SENDER, &text, Purpose::Message)?;
+        Ok(message.id)
+    }
+
+    fn started(&self, session: u64, _message: u64) {
+        self.started.inc();
+        self.coordinator.wake(session);
     }
 }

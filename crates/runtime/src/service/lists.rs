@@ -15,12 +15,16 @@ use crate::config::{Change, ConfigErrors, ConfigStore};
 use crate::daemon::Runtime;
 use crate::journal::{self, Bound, Entry, Kind, rfc3339};
 use crate::refusal::Refusal;
-use crate::sessions::{self, approvals, asks, messages, usage};
+use crate::sessions::{self, Which, approvals, asks, messages, usage};
 
 impl Runtime {
-    pub(super) async fn list_sessions(&self) -> Result<SessionList, Refusal> {
+    pub(super) async fn list_sessions(&self, closed_too: bool) -> Result<SessionList, Refusal> {
         let now = Timestamp::now().as_microsecond();
-        let listed = self.db.read(sessions::list).await?;
+        let which = if closed_too { Which::All } else { Which::Open };
+        let listed = self
+            .db
+            .read(move |connection| sessions::list(connection, which))
+            .await?;
         Ok(SessionList {
             sessions: listed
                 .into_iter()
@@ -288,7 +292,6 @@ impl Runtime {
             .await?;
         let new = self.config.current();
         self.coordinator.instances().apply(&old, &new).await;
-        self.cron_changed.notify_one();
         Ok(())
     }
 }

@@ -37,6 +37,8 @@ use crate::sessions::approvals::{Decision, Scope};
 use crate::sessions::{self, messages};
 use crate::stream::Raw;
 
+pub(crate) use crons::CronRunner;
+
 /// Who answers and sends for the terminal's commands, in the journal.
 const LOCAL_PERSON: &str = "user";
 
@@ -153,8 +155,8 @@ impl Server for Connection {
         Ok(Pong {})
     }
 
-    async fn sessions(&self, _: SessionsMsg) -> Answer<SessionList> {
-        Ok(self.runtime.list_sessions().await?)
+    async fn sessions(&self, request: SessionsMsg) -> Answer<SessionList> {
+        Ok(self.runtime.list_sessions(request.include_closed).await?)
     }
 
     async fn kill(&self, request: KillMsg) -> Answer<Pong> {
@@ -193,7 +195,12 @@ impl Server for Connection {
     async fn reply_to_ask(&self, request: ReplyToAskMsg) -> Answer<Pong> {
         self.runtime
             .coordinator
-            .reply(request.session, request.content, LOCAL_PERSON.to_owned())
+            .reply(
+                request.session,
+                request.ask,
+                request.content,
+                LOCAL_PERSON.to_owned(),
+            )
             .await?;
         Ok(Pong {})
     }

@@ -70,14 +70,18 @@ pub fn pending(connection: &Connection, session: Option<u64>) -> Result<Vec<Ask>
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Answers the oldest question that waits in a session. The first answer wins.
+/// Answers a question of a session, the oldest where none is named. The first answer wins.
 pub fn answer(
     tx: &mut WriteTx<'_>,
     session: u64,
+    named: Option<u64>,
     content: &str,
     by: &str,
 ) -> Result<(Ask, AskOutcome), Refusal> {
-    let Some(ask) = pending(tx.sql(), Some(session))?.into_iter().next() else {
+    let Some(ask) = pending(tx.sql(), Some(session))?
+        .into_iter()
+        .find(|ask| named.is_none_or(|id| ask.id == id))
+    else {
         return Err(nothing_pending(tx.sql(), session)?);
     };
     let outcome = AskOutcome::Answered {

@@ -232,17 +232,26 @@ pub struct Listed {
     pub cost: rust_decimal::Decimal,
 }
 
-/// Every open session, oldest first.
-pub fn list(connection: &Connection) -> Result<Vec<Listed>, StoreError> {
+/// Which sessions a listing shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// Those that take messages.
+    Open,
+    /// Those that were closed, too.
+    All,
+}
+
+/// Sessions, oldest first.
+pub fn list(connection: &Connection, which: Which) -> Result<Vec<Listed>, StoreError> {
     let mut statement = connection.prepare_cached(&format!(
         "SELECT {COLUMNS},
                 (SELECT count(*) FROM messages
                  WHERE session = sessions.id AND state != 'removed' AND purpose = 'message'),
                 (SELECT count(*) FROM messages WHERE session = sessions.id AND state = 'queued'),
                 (SELECT count(*) FROM messages WHERE session = sessions.id AND state = 'running')
-         FROM sessions WHERE closed_at IS NULL ORDER BY id"
+         FROM sessions WHERE closed_at IS NULL OR ? ORDER BY id"
     ))?;
-    let rows = statement.query_map([], |row| {
+    let rows = statement.query_map([which == Which::All], |row| {
         Ok((
             Session::from_sql(row)?,
             row.get::<_, i64>(9)?.cast_unsigned(),

@@ -19,7 +19,7 @@ use crate::sessions::Session;
 
 /// The agents' processes, by session. Clones share them.
 #[derive(Clone)]
-pub struct Instances {
+pub(crate) struct Instances {
     inner: Arc<Inner>,
 }
 
@@ -35,15 +35,15 @@ struct Inner {
 
 /// An agent as a listing shows it.
 #[derive(Debug, Clone)]
-pub struct AgentListing {
+pub(crate) struct AgentListing {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// `builtin`, `process` or `acp`.
-    pub kind: &'static str,
+    pub(crate) kind: &'static str,
     /// One line.
-    pub description: String,
+    pub(crate) description: String,
     /// Its instances that have been started since the daemon runs.
-    pub instances: Vec<(AgentId, InstanceStatus)>,
+    pub(crate) instances: Vec<(AgentId, InstanceStatus)>,
 }
 
 impl Instances {
@@ -67,27 +67,27 @@ impl Instances {
     }
 
     /// The configuration in force.
-    pub fn config(&self) -> Arc<Config> {
+    pub(crate) fn config(&self) -> Arc<Config> {
         self.inner.config.borrow().clone()
     }
 
     /// Whether an agent of that name can be started.
-    pub fn knows(&self, agent: &str) -> bool {
+    pub(crate) fn knows(&self, agent: &str) -> bool {
         self.config().agents.get(agent).is_some_and(is_ready)
     }
 
     /// The agent that a client gets when it names none.
-    pub fn default_agent(&self) -> &'static str {
+    pub(crate) fn default_agent(&self) -> &'static str {
         "shell"
     }
 
     /// The folder of a session that brought none of its own.
-    pub fn own_folder(&self, session: &Session) -> PathBuf {
+    pub(crate) fn own_folder(&self, session: &Session) -> PathBuf {
         self.dir(&session.agent_id()).join("workspace")
     }
 
     /// The instance that serves a session, opened where it is not yet. Starts no process.
-    pub async fn of_session(&self, session: &Session) -> Result<InstanceHandle, Refusal> {
+    pub(crate) async fn of_session(&self, session: &Session) -> Result<InstanceHandle, Refusal> {
         let agent_id = session.agent_id();
         if let Some(handle) = self.find(&agent_id) {
             return Ok(handle);
@@ -117,17 +117,17 @@ impl Instances {
     }
 
     /// An instance that has been opened.
-    pub fn find(&self, agent_id: &str) -> Option<InstanceHandle> {
+    pub(crate) fn find(&self, agent_id: &str) -> Option<InstanceHandle> {
         self.inner.supervisor.get(&AgentId::from(agent_id))
     }
 
     /// Ends an instance's process for good.
-    pub async fn retire(&self, agent_id: &str) {
+    pub(crate) async fn retire(&self, agent_id: &str) {
         self.inner.supervisor.close(&agent_id.into(), "user").await;
     }
 
     /// Every configured agent, and its instances.
-    pub fn list(&self) -> Vec<AgentListing> {
+    pub(crate) fn list(&self) -> Vec<AgentListing> {
         let open = self.inner.supervisor.list();
         self.config()
             .agents
@@ -151,7 +151,7 @@ impl Instances {
     }
 
     /// Tells running agents what changed in their configuration; no turn is stopped.
-    pub async fn apply(&self, old: &Config, new: &Config) {
+    pub(crate) async fn apply(&self, old: &Config, new: &Config) {
         let opened = self.workspaces().clone();
         for (agent_id, workspace) in opened {
             let name = agent_of(&agent_id);
@@ -174,7 +174,7 @@ impl Instances {
     }
 
     /// Ends every process within the deadline.
-    pub async fn shutdown(&self, deadline: std::time::Duration) {
+    pub(crate) async fn shutdown(&self, deadline: std::time::Duration) {
         self.inner.supervisor.shutdown_all(deadline).await;
     }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quintet_agent::proto::message::{
     AgentId, ApprovalResult, FinishReason, InboundMessage, MessageData, Origin,
 };
-use quintet_agent::{FailReason, InstanceHandle, Steered, TurnEnd};
+use quintet_agent::{FailReason, Steered, TurnEnd};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,16 +29,16 @@ use crate::sessions::messages::{self, Message, Purpose, TurnOutcome};
 use crate::sessions::{self, Session, approvals, asks, compactions, usage};
 use crate::store::{Db, StoreError};
 
-pub use instances::Instances;
+pub(crate) use instances::Instances;
 pub(crate) use observer::{OpenTurns, Turn, TurnObserver};
-pub use recorder::Recorder;
+pub(crate) use recorder::Recorder;
 
 /// What a turn is told when the daemon went away under it.
 const INTERRUPTED: &str = "the daemon stopped during this turn; what it did before is kept, send it again with `quintet retry`";
 
 /// Runs turns. Clones share everything.
 #[derive(Clone)]
-pub struct Coordinator {
+pub(crate) struct Coordinator {
     inner: Arc<Inner>,
 }
 
@@ -81,12 +81,12 @@ impl Coordinator {
     }
 
     /// The agents' processes.
-    pub fn instances(&self) -> &Instances {
+    pub(crate) fn instances(&self) -> &Instances {
         &self.inner.instances
     }
 
     /// Reports turns that the last stop cut off, once, and goes on with what waits.
-    pub async fn recover(&self) -> Result<(), StoreError> {
+    pub(crate) async fn recover(&self) -> Result<(), StoreError> {
         let waiting = self
             .inner
             .db
@@ -105,7 +105,7 @@ impl Coordinator {
     }
 
     /// Makes sure that a task looks at the session's queue after this call.
-    pub fn wake(&self, session: u64) {
+    pub(crate) fn wake(&self, session: u64) {
         if self.inner.stopping.is_cancelled() {
             return;
         }
@@ -124,19 +124,19 @@ impl Coordinator {
     }
 
     /// Takes no more messages, lets running turns end within the caller's deadline.
-    pub async fn drain(&self) {
+    pub(crate) async fn drain(&self) {
         self.inner.stopping.cancel();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
     }
 
     /// Turns that are running.
-    pub fn running(&self) -> usize {
+    pub(crate) fn running(&self) -> usize {
         self.inner.turns.len()
     }
 
     /// Guides a running turn; becomes an ordinary message when none runs.
-    pub async fn steer(
+    pub(crate) async fn steer(
         &self,
         session: u64,
         content: String,
@@ -147,7 +147,7 @@ impl Coordinator {
             let data = json!({ "text": content, "sender": sender });
             let entry = Entry::new(Kind::Steer, &data).in_turn(session, turn.id);
             let seq = self.inner.db.append(vec![entry]).await?;
-            if turn.handle.steer(content.clone()).await == Steered::Delivered {
+            if turn.steer(&content).await == Steered::Delivered {
                 return Ok(seq);
             }
         }
@@ -161,7 +161,7 @@ impl Coordinator {
     }
 
     /// Asks a running turn to stop; its end follows in the journal.
-    pub async fn cancel(&self, session: u64, by: String) -> Result<u64, Refusal> {
+    pub(crate) async fn cancel(&self, session: u64, by: String) -> Result<u64, Refusal> {
         self.session(session).await?;
         let turn =
             self.inner.turns.of_session(session).ok_or_else(|| {
@@ -169,12 +169,12 @@ impl Coordinator {
             })?;
         let entry = Entry::new(Kind::Cancel, &json!({ "by": by })).in_turn(session, turn.id);
         let seq = self.inner.db.append(vec![entry]).await?;
-        turn.handle.cancel().await;
+        turn.cancel();
         Ok(seq)
     }
 
     /// Stops a session's turn, ends its stream and closes it.
-    pub async fn kill(&self, session: u64, by: &str) -> Result<(), Refusal> {
+    pub(crate) async fn kill(&self, session: u64, by: &str) -> Result<(), Refusal> {
         let found = self.session(session).await?;
         let reason = format!("the session was killed by {by}");
         let turn = self.inner.turns.of_session(session);
@@ -196,12 +196,18 @@ impl Coordinator {
     }
 
     /// Hands an answer to the agent that asked.
-    pub async fn reply(&self, session: u64, content: String, by: String) -> Result<(), Refusal> {
+    pub(crate) async fn reply(
+        &self,
+        session: u64,
+        ask: Option<u64>,
+        content: String,
+        by: String,
+    ) -> Result<(), Refusal> {
         self.session(session).await?;
         let (ask, outcome) = self
             .inner
             .db
-            .write(move |tx| asks::answer(tx, session, &content, &by))
+            .write(move |tx| asks::answer(tx, session, ask, &content, &by))
             .await?;
         if let Some(turn) = self.inner.turns.of_session(session) {
             turn.handle.answer_ask(ask.key, outcome).await;
@@ -210,7 +216,7 @@ impl Coordinator {
     }
 
     /// Hands a decision to the agent that asked for leave.
-    pub async fn decide(&self, approval: u64, decision: Decision) -> Result<u64, Refusal> {
+    pub(crate) async fn decide(&self, approval: u64, decision: Decision) -> Result<u64, Refusal> {
         let kept = decision.clone();
         let (approval, seq) = self
             .inner
@@ -232,7 +238,11 @@ impl Coordinator {
     }
 
     /// Replaces what an agent remembers.
-    pub async fn replace_state(&self, session: &Session, state: Value) -> Result<(), Refusal> {
+    pub(crate) async fn replace_state(
+        &self,
+        session: &Session,
+        state: Value,
+    ) -> Result<(), Refusal> {
         let handle = self.inner.instances.of_session(session).await?;
         handle
             .replace_state(state)
@@ -241,7 +251,7 @@ impl Coordinator {
     }
 
     /// What an agent remembers.
-    pub async fn state(&self, session: &Session) -> Result<Value, Refusal> {
+    pub(crate) async fn state(&self, session: &Session) -> Result<Value, Refusal> {
         Ok(self
             .inner
             .instances
@@ -310,15 +320,15 @@ impl Coordinator {
     async fn turn(&self, session: Session, message: Message) {
         let (id, started) = (message.id, std::time::Instant::now());
         let outcome = match self.start(&session, &message).await {
-            Ok(Some((turn, handle))) => {
+            Ok(Some(turn)) => {
                 match message.purpose {
                     Purpose::Message => {
-                        let end = handle.run(inbound(&session, &message)).await;
+                        let end = turn.run(inbound(&session, &message)).await;
                         let _closed = turn.close().await;
                         self.inner.turns.remove(&session.agent_id());
                         self.end(id, outcome(end)).await;
                     }
-                    Purpose::Compaction => self.compact(&session, &message, &turn, &handle).await,
+                    Purpose::Compaction => self.compact(&session, &message, &turn).await,
                 }
                 tracing::debug!(turn = id, elapsed = ?started.elapsed(), "turn ended");
                 return;
@@ -336,15 +346,9 @@ impl Coordinator {
     }
 
     /// Runs a request for a summary, and lets the summary stand for the conversation when it ends well.
-    async fn compact(
-        &self,
-        session: &Session,
-        message: &Message,
-        turn: &Turn,
-        handle: &InstanceHandle,
-    ) {
-        let before = handle.state().await;
-        let mut outcome = outcome(handle.run(inbound(session, message)).await);
+    async fn compact(&self, session: &Session, message: &Message, turn: &Turn) {
+        let before = turn.handle.state().await;
+        let mut outcome = outcome(turn.run(inbound(session, message)).await);
         let _closed = turn.close().await;
         self.inner.turns.remove(&session.agent_id());
         let (id, number) = (message.id, session.id);
@@ -378,7 +382,7 @@ impl Coordinator {
             .await;
         match written {
             Ok(true) => {
-                if let Err(error) = handle.replace_state(Value::Null).await {
+                if let Err(error) = turn.handle.replace_state(Value::Null).await {
                     tracing::error!(session = number, %error, "an agent's state was not replaced");
                 }
             }
@@ -387,16 +391,41 @@ impl Coordinator {
         }
     }
 
-    /// Marks the message as running and finds its agent; `None` when it no longer waits.
+    /// Finds the message's agent and marks it as running; `None` when it no longer waits.
     async fn start(
         &self,
         session: &Session,
         message: &Message,
-    ) -> Result<Option<(Arc<Turn>, InstanceHandle)>, Refusal> {
+    ) -> Result<Option<Arc<Turn>>, Refusal> {
+        let opened = self.inner.instances.of_session(session).await;
+        // Known before its start can be read, so that whoever sees that can steer and cancel it.
+        let turn = opened.map(|handle| Arc::new(Turn::new(session.id, message.id, handle)));
+        if let Ok(turn) = &turn {
+            self.inner.turns.insert(session.agent_id(), turn.clone());
+        }
+        let begun = self.begin(session, message).await;
+        match (begun, turn) {
+            (Ok(true), Ok(turn)) => {
+                let config = self.inner.instances.config();
+                let within = self.check_budget(session, &config).await;
+                if within.is_err() {
+                    self.inner.turns.remove(&session.agent_id());
+                }
+                within.map(|()| Some(turn))
+            }
+            (Ok(true), Err(refusal)) => Err(refusal),
+            (other, _) => {
+                self.inner.turns.remove(&session.agent_id());
+                other?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn begin(&self, session: &Session, message: &Message) -> Result<bool, StoreError> {
         let (kept, agent) = (message.clone(), session.agent.clone());
         let carried = session.preamble.is_some() && message.purpose == Purpose::Message;
-        let begun = self
-            .inner
+        self.inner
             .db
             .write(move |tx| -> Result<bool, StoreError> {
                 let begun = messages::begin(tx, &kept, &agent)?;
@@ -405,16 +434,7 @@ impl Coordinator {
                 }
                 Ok(begun)
             })
-            .await?;
-        if !begun {
-            return Ok(None);
-        }
-        let config = self.inner.instances.config();
-        self.check_budget(session, &config).await?;
-        let handle = self.inner.instances.of_session(session).await?;
-        let turn = Arc::new(Turn::new(session.id, message.id, handle.clone()));
-        self.inner.turns.insert(session.agent_id(), turn.clone());
-        Ok(Some((turn, handle)))
+            .await
     }
 
     async fn check_budget(&self, session: &Session, config: &Config) -> Result<(), Refusal> {

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quintet_agent::proto::message::{AgentId, ApprovalResult};
-use quintet_agent::{InstanceEvent, InstanceHandle, Observer};
+use quintet_agent::proto::message::{AgentId, ApprovalResult, InboundMessage};
+use quintet_agent::{InstanceEvent, InstanceHandle, Observer, Phase, Steered, TurnEnd};
 use serde_json::json;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::Recorder;
 use crate::journal::{Entry, Kind};
@@ -21,6 +22,8 @@ pub(crate) struct Turn {
     pub(crate) handle: InstanceHandle,
     /// Held while rows of the turn are written, so that none follows its end.
     gate: AsyncMutex<Gate>,
+    cancelled: CancellationToken,
+    ended: CancellationToken,
 }
 
 pub(crate) struct Gate {
@@ -38,6 +41,41 @@ impl Turn {
                 open: true,
                 recorder: Recorder::new(session, id),
             }),
+            cancelled: CancellationToken::new(),
+            ended: CancellationToken::new(),
+        }
+    }
+
+    /// Hands the message to the agent and waits for its end.
+    pub(crate) async fn run(&self, message: InboundMessage) -> TurnEnd {
+        let run = self.handle.run(message);
+        tokio::pin!(run);
+        tokio::select! {
+            // First, so that the message is on its way before it can be cancelled.
+            biased;
+            end = &mut run => end,
+            () = self.cancelled.cancelled() => {
+                self.handle.cancel().await;
+                run.await
+            }
+        }
+    }
+
+    /// Asks the agent to stop, also when it has not got the message yet.
+    pub(crate) fn cancel(&self) {
+        self.cancelled.cancel();
+    }
+
+    /// Guides the agent, once it has the message.
+    pub(crate) async fn steer(&self, content: &str) -> Steered {
+        if self.handle.steer(content).await == Steered::Delivered {
+            return Steered::Delivered;
+        }
+        tokio::select! {
+            () = self.ended.cancelled() => Steered::NotRunning,
+            _ = self.handle.wait_for(|status| status.phase == Phase::Running) => {
+                self.handle.steer(content).await
+            }
         }
     }
 
@@ -45,6 +83,7 @@ impl Turn {
     pub(crate) async fn close(&self) -> AsyncMutexGuard<'_, Gate> {
         let mut gate = self.gate.lock().await;
         gate.open = false;
+        self.ended.cancel();
         gate
     }
 }

@@ -21,7 +21,7 @@ const MAX_REMEMBERED: usize = 1024;
 /// the token. Everything else is one row an element. `tools_complete` is
 /// added when every call has its result.
 #[derive(Debug)]
-pub struct Recorder {
+pub(crate) struct Recorder {
     session: u64,
     turn: u64,
     pending_calls: BTreeSet<String>,
@@ -43,7 +43,7 @@ struct TextData<'a> {
 
 impl Recorder {
     /// A recorder for a turn that begins.
-    pub fn new(session: u64, turn: u64) -> Self {
+    pub(crate) fn new(session: u64, turn: u64) -> Self {
         Self {
             session,
             turn,
@@ -53,7 +53,10 @@ impl Recorder {
     }
 
     /// The rows of elements that arrived together, in order.
-    pub fn record(&mut self, batch: impl IntoIterator<Item = (String, Element)>) -> Vec<Entry> {
+    pub(crate) fn record(
+        &mut self,
+        batch: impl IntoIterator<Item = (String, Element)>,
+    ) -> Vec<Entry> {
         let mut rows = Vec::new();
         let mut joined: Option<Joined> = None;
         for (message_id, element) in batch {
@@ -126,10 +129,10 @@ impl Recorder {
             Element::ToolCall { call_id, .. } => {
                 self.pending_calls.insert(call_id);
             }
-            Element::ToolResult { call_id, .. } => {
-                if self.pending_calls.remove(&call_id) && self.pending_calls.is_empty() {
-                    rows.push(self.row(Kind::ToolsComplete, &json!({})));
-                }
+            Element::ToolResult { call_id, .. }
+                if self.pending_calls.remove(&call_id) && self.pending_calls.is_empty() =>
+            {
+                rows.push(self.row(Kind::ToolsComplete, &json!({})));
             }
             _ => {}
         }

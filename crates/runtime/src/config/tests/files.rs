@@ -59,6 +59,17 @@ fn the_file_is_stronger_than_an_agent_file() {
 }
 
 #[test]
+fn two_agent_files_of_one_name_are_a_mistake() {
+    let home = Home::new();
+    home.write("agents/a.md", "---\nname: x\nagent: coder\n---\nA\n");
+    home.write("agents/x.md", "---\nagent: coder\n---\nX\n");
+    let errors = home.errors();
+    assert_eq!(errors.len(), 1);
+    assert_eq!(errors[0].key, key("agents.x"));
+    assert!(matches!(errors[0].kind, ProblemKind::Invalid { .. }));
+}
+
+#[test]
 fn mistakes_in_agent_files_have_their_lines() {
     let table = [
         (

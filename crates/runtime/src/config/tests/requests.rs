@@ -361,6 +361,13 @@ fn keys_are_set_and_removed_one_by_one_as_typed() {
     ] {
         assert!(store.set_key(dotted, value).is_err(), "{dotted}");
     }
+    let unknown = store.get_key("http.lisen").unwrap_err();
+    assert_eq!(
+        unknown.0[0].kind,
+        ProblemKind::UnknownKey {
+            suggestion: Some(key("http.listen"))
+        }
+    );
     for dotted in ["http.lisen", "a..b", "agents.nobody"] {
         assert!(store.get_key(dotted).is_err(), "{dotted}");
         assert!(store.remove_key(dotted).is_err(), "{dotted}");

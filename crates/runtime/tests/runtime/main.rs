@@ -1,0 +1,9 @@
+//! The daemon in one process, with real agents and real clients.
+
+mod asks;
+mod crons;
+mod cuts;
+mod harness;
+mod sessions;
+mod settings;
+mod turns;

@@ -1,0 +1,192 @@
+//! Sessions outlive clients, agents and the daemon.
+
+use quintet_control::Client;
+use quintet_control::wire::{
+    CompactMsg, CompactUndoMsg, ExportSessionMsg, JournalPruneMsg, SendMsg, SessionsMsg,
+    SetTitleMsg, journal_prune_msg::Keep,
+};
+
+use crate::harness::{TestDaemon, again, code, script};
+
+const SHOW: &str = r#"{"show": "state"}"#;
+
+#[tokio::test]
+async fn a_session_and_its_agents_state_survive_a_restart() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let session = client
+        .send(script(&[r#"{"state": "n", "value": 7}"#]))
+        .await
+        .expect("answers")
+        .session;
+    let title = SetTitleMsg {
+        session,
+        title: "mine".into(),
+    };
+    client.set_title(title).await.expect("there");
+    drop(client);
+    let before = daemon.journal(None).await;
+
+    let daemon = TestDaemon::on(daemon.stop().await).await;
+    let mut client = daemon.client().await;
+    let after = daemon.journal(None).await;
+    assert_eq!(
+        after[..before.len()],
+        before[..],
+        "the journal is as it was"
+    );
+    let numbers: Vec<u64> = after.iter().map(|event| event.seq).collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+    assert_eq!(
+        client
+            .sessions(SessionsMsg::default())
+            .await
+            .expect("lists")
+            .sessions[0]
+            .title,
+        "mine"
+    );
+    let shown = client.send(again(session, &[SHOW])).await.expect("answers");
+    assert_eq!(shown.content, r#"{"n": 7}"#);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_exported_session_goes_on_as_a_new_one() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let session = client
+        .send(script(&[
+            r#"{"state": "n", "value": 7}"#,
+            r#"{"say": "kept"}"#,
+        ]))
+        .await
+        .expect("answers")
+        .session;
+    let export = client
+        .export_session(ExportSessionMsg { session })
+        .await
+        .expect("there")
+        .export;
+    let file = daemon.home().root().join("session.json");
+    std::fs::write(&file, &export).expect("writable");
+    for resume_file in [export, file.display().to_string()] {
+        let resumed = SendMsg {
+            content: SHOW.into(),
+            resume_file: Some(resume_file),
+            ..SendMsg::default()
+        };
+        let answer = client.send(resumed).await.expect("answers");
+        assert_ne!(answer.session, session);
+        assert_eq!(
+            (answer.agent.as_str(), answer.content.as_str()),
+            ("py", r#"{"n": 7}"#)
+        );
+        let history = daemon.journal(Some(answer.session)).await;
+        assert!(history.iter().any(|event| event.data.contains("kept")));
+    }
+    let broken = SendMsg {
+        resume_file: Some("{}".into()),
+        ..script(&["hi"])
+    };
+    assert_eq!(code(client.send(broken).await), 400);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_compaction_stands_for_the_conversation_and_can_be_undone() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let session = client
+        .send(script(&[r#"{"state": "n", "value": 7}"#]))
+        .await
+        .expect("answers")
+        .session;
+    let compacted = client
+        .compact(CompactMsg { session })
+        .await
+        .expect("summarises");
+    assert!(
+        compacted.summary.contains("Summarise this conversation"),
+        "the agent echoes"
+    );
+    let shown = client
+        .send(again(session, &["what now?"]))
+        .await
+        .expect("answers")
+        .content;
+    assert!(
+        shown.contains(&compacted.summary) && shown.ends_with("what now?"),
+        "{shown}"
+    );
+    let plain = client
+        .send(again(session, &[SHOW]))
+        .await
+        .expect("answers")
+        .content;
+    assert_eq!(
+        plain, "{}",
+        "the context began anew, and the summary is carried once"
+    );
+
+    let row = daemon
+        .journal(Some(session))
+        .await
+        .into_iter()
+        .find(|event| event.kind == "compacted")
+        .expect("announced");
+    let data: serde_json::Value = serde_json::from_str(&row.data).expect("JSON");
+    let (first, last) = (data["first_seq"].as_u64(), data["last_seq"].as_u64());
+    assert!(first < last && last < Some(row.seq), "{data}");
+
+    client
+        .compact_undo(CompactUndoMsg { session })
+        .await
+        .expect("undoes");
+    let carried = client
+        .send(again(session, &["and?"]))
+        .await
+        .expect("answers")
+        .content;
+    assert!(
+        carried.contains("what now?"),
+        "what was said since is carried: {carried}"
+    );
+    let back = client
+        .send(again(session, &[SHOW]))
+        .await
+        .expect("answers")
+        .content;
+    assert_eq!(back, r#"{"n": 7}"#);
+    assert_eq!(
+        code(client.compact_undo(CompactUndoMsg { session }).await),
+        409
+    );
+    assert_eq!(code(client.compact(CompactMsg { session: 99 }).await), 404);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn the_journal_reports_its_size_and_can_be_pruned() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    client.send(script(&["hi"])).await.expect("answers");
+    let report = client.journal_report().await.expect("reports");
+    assert_eq!((report.first_seq, report.last_seq), (1, report.events));
+    assert!(
+        report
+            .kinds
+            .iter()
+            .any(|kind| kind.kind == "text_delta" && kind.bytes > 0)
+    );
+    let prune = JournalPruneMsg {
+        keep: Some(Keep::BeforeSeq(4)),
+    };
+    let pruned = client.journal_prune(prune).await.expect("prunes");
+    assert_eq!((pruned.events, pruned.first_seq), (3, 4));
+    assert_eq!(
+        code(client.journal_prune(JournalPruneMsg { keep: None }).await),
+        400
+    );
+    daemon.stop().await;
+}

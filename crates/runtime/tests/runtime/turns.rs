@@ -1,0 +1,293 @@
+//! Messages, the queue, steering, stopping.
+
+use futures_util::StreamExt;
+use quintet_control::Client;
+use quintet_control::wire::{
+    CancelMsg, KillMsg, QueueEditMsg, QueueListMsg, QueueRemoveMsg, RetryMsg, SendMsg, SessionsMsg,
+    SteerMsg, stream_event::Event,
+};
+
+use crate::harness::{
+    TestDaemon, again, code, error_of, run, script, session_of, streamed, text_of,
+};
+
+#[tokio::test]
+async fn a_message_is_answered_and_counted() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let answer = client
+        .send(script(&[r#"{"say": "hello"}"#, r#"{"usage": "0.25"}"#]))
+        .await
+        .expect("answers");
+    assert_eq!(
+        (answer.content.as_str(), answer.cost.as_str()),
+        ("hello", "0.25")
+    );
+    let more = again(
+        answer.session,
+        &[r#"{"final": "whole"}"#, r#"{"usage": "0.75"}"#],
+    );
+    assert_eq!(client.send(more).await.expect("answers").content, "whole");
+    let sessions = client
+        .sessions(SessionsMsg::default())
+        .await
+        .expect("lists")
+        .sessions;
+    assert_eq!(sessions.len(), 1);
+    assert_eq!((sessions[0].message_count, sessions[0].active), (2, false));
+    assert_eq!(sessions[0].cost, "1.00");
+    let stats = client.get_stats().await.expect("counts");
+    assert_eq!((stats.active_sessions, stats.cost.as_str()), (1, "1.00"));
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn selectors_choose_the_session() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let say = |sender: &str, new_chat| SendMsg {
+        agent: "py".into(),
+        content: "hi".into(),
+        sender: Some(sender.into()),
+        new_chat,
+        ..SendMsg::default()
+    };
+    let mut sessions = Vec::new();
+    for message in [
+        say("ann", false),
+        say("ann", false),
+        say("bob", false),
+        say("ann", true),
+        say("ann", false),
+    ] {
+        sessions.push(client.send(message).await.expect("answers").session);
+    }
+    assert_eq!(sessions, [1, 1, 2, 3, 3]);
+    let named = SendMsg {
+        session: Some(1),
+        agent: "ignored".into(),
+        ..say("bob", true)
+    };
+    assert_eq!(client.send(named).await.expect("answers").session, 1);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn what_does_not_exist_is_refused() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let unknown_agent = SendMsg {
+        agent: "nobody".into(),
+        ..script(&["hi"])
+    };
+    assert_eq!(code(client.send(unknown_agent).await), 404);
+    assert_eq!(code(client.send(again(99, &["hi"])).await), 404);
+    assert_eq!(code(client.send(script(&["  "])).await), 400);
+    assert_eq!(code(client.kill(KillMsg { session: 99 }).await), 404);
+    let steer = SteerMsg {
+        session: 99,
+        content: "x".into(),
+    };
+    assert_eq!(code(client.steer(steer).await), 404);
+    assert_eq!(
+        code(client.queue_remove(QueueRemoveMsg { id: 99 }).await),
+        404
+    );
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn further_messages_wait_and_can_be_edited_and_removed() {
+    let daemon = TestDaemon::start().await;
+    let mut holder = daemon.client().await;
+    let holding = holder.stream(streamed(script(&[r#"{"await": "steer"}"#])));
+    tokio::pin!(holding);
+    let start = holding.next().await.expect("starts").expect("streams");
+    let session = session_of(&[start]);
+
+    let (mut edited, mut removed, mut other) =
+        tokio::join!(daemon.client(), daemon.client(), daemon.client());
+    let edited = edited.stream(streamed(again(session, &["first"])));
+    tokio::pin!(edited);
+    assert!(futures_util::poll!(edited.next()).is_pending());
+    let list = QueueListMsg {
+        session: Some(session),
+    };
+    let waiting = loop {
+        let waiting = other.queue_list(list).await.expect("lists").messages;
+        if waiting.len() == 1 {
+            break waiting;
+        }
+    };
+    let removed = removed.stream(streamed(again(session, &["second"])));
+    tokio::pin!(removed);
+    assert!(futures_util::poll!(removed.next()).is_pending());
+    let second = loop {
+        let waiting = other.queue_list(list).await.expect("lists").messages;
+        if let [_, second] = &waiting[..] {
+            assert_eq!(
+                (second.text.as_str(), second.sender.as_str()),
+                ("second", "user")
+            );
+            break second.id;
+        }
+    };
+    let edit = QueueEditMsg {
+        id: waiting[0].id,
+        content: "changed".into(),
+    };
+    other.queue_edit(edit.clone()).await.expect("waits");
+    other
+        .queue_remove(QueueRemoveMsg { id: second })
+        .await
+        .expect("waits");
+    assert_eq!(
+        code(other.queue_remove(QueueRemoveMsg { id: second }).await),
+        409
+    );
+    let end = removed.next().await.expect("ends").expect("streams");
+    assert!(error_of(&[end]).contains("taken out of the queue"));
+    assert!(removed.next().await.is_none());
+
+    let steer = SteerMsg {
+        session,
+        content: "go".into(),
+    };
+    other.steer(steer).await.expect("runs");
+    while holding.next().await.is_some() {}
+    let events: Vec<_> = edited.map(|event| event.expect("streams")).collect().await;
+    assert_eq!(text_of(&events), "changed");
+    assert_eq!(code(other.queue_edit(edit).await), 409);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn steering_an_idle_session_is_an_ordinary_message() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let session = client.send(script(&["hi"])).await.expect("answers").session;
+    let steer = SteerMsg {
+        session,
+        content: "more".into(),
+    };
+    let accepted = client.steer(steer).await.expect("taken");
+    let journal = daemon.journal(Some(session)).await;
+    let row = journal
+        .iter()
+        .find(|event| event.seq == accepted.seq)
+        .expect("there");
+    assert_eq!(row.kind, "message");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_turn_ends_and_the_session_goes_on() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let stream = client.stream(streamed(script(&[
+        r#"{"say": "a"}"#,
+        r#"{"await": "cancel"}"#,
+    ])));
+    tokio::pin!(stream);
+    let start = stream.next().await.expect("starts").expect("streams");
+    let session = session_of(std::slice::from_ref(&start));
+    let mut other = daemon.client().await;
+    other.cancel(CancelMsg { session }).await.expect("runs");
+    let mut events = vec![start];
+    while let Some(event) = stream.next().await {
+        events.push(event.expect("streams"));
+    }
+    match events.last().and_then(|event| event.event.clone()) {
+        Some(Event::End(end)) => {
+            assert_eq!(
+                (end.finish_reason.as_str(), end.code),
+                ("cancelled", Some(409))
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(code(other.cancel(CancelMsg { session }).await), 409);
+    assert_eq!(
+        other
+            .send(again(session, &["on"]))
+            .await
+            .expect("answers")
+            .content,
+        "on"
+    );
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_killed_session_ends_its_stream_and_keeps_its_history() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let stream = client.stream(streamed(script(&[r#"{"await": "steer"}"#])));
+    tokio::pin!(stream);
+    let start = stream.next().await.expect("starts").expect("streams");
+    let session = session_of(&[start]);
+    let mut other = daemon.client().await;
+    other.kill(KillMsg { session }).await.expect("there");
+    let events: Vec<_> = stream.map(|event| event.expect("streams")).collect().await;
+    assert!(error_of(&events).contains("killed"), "{events:?}");
+    assert_eq!(code(other.send(again(session, &["hi"])).await), 404);
+    assert_eq!(code(other.kill(KillMsg { session }).await), 404);
+    assert!(
+        other
+            .sessions(SessionsMsg::default())
+            .await
+            .expect("lists")
+            .sessions
+            .is_empty()
+    );
+    let history = daemon.journal(Some(session)).await;
+    let ends = history
+        .iter()
+        .filter(|event| event.kind == "turn_ended")
+        .count();
+    assert_eq!(ends, 1);
+    assert_eq!(
+        history
+            .iter()
+            .filter(|event| event.kind == "session_closed")
+            .count(),
+        1
+    );
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_crash_is_reported_once_and_the_message_can_be_retried() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let events = run(
+        &mut client,
+        script(&[
+            r#"{"state": "tries", "value": 1}"#,
+            r#"{"say": "a"}"#,
+            r#"{"crash": 3}"#,
+        ]),
+    )
+    .await;
+    assert!(!error_of(&events).is_empty());
+    let session = session_of(&events);
+    let ends = |journal: &[quintet_control::wire::JournalEvent]| {
+        journal
+            .iter()
+            .filter(|event| event.kind == "turn_ended")
+            .count()
+    };
+    assert_eq!(ends(&daemon.journal(Some(session)).await), 1);
+    let retried: Vec<_> = client.retry(RetryMsg { session }).collect().await;
+    let retried: Vec<_> = retried
+        .into_iter()
+        .map(|event| event.expect("streams"))
+        .collect();
+    assert!(!error_of(&retried).is_empty(), "the script crashes again");
+    assert_eq!(ends(&daemon.journal(Some(session)).await), 2);
+    let shown = client.send(again(session, &[r#"{"show": "state"}"#])).await;
+    assert_eq!(shown.expect("restarted").content, r#"{"tries": 1}"#);
+    let refused: Vec<_> = client.retry(RetryMsg { session }).collect().await;
+    assert_eq!(code(refused.into_iter().next().expect("one answer")), 409);
+    daemon.stop().await;
+}
