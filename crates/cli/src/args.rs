@@ -100,4 +100,26 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
+
+    #[test]
+    fn the_whole_reference() {
+        let mut command = Cli::command();
+        // A parent's flags reach its subcommands only when it is built.
+        command.build();
+        let mut pages = Vec::new();
+        collect(&command, &mut pages);
+        insta::assert_snapshot!(pages.join("\n"));
+    }
+
+    fn collect(command: &clap::Command, pages: &mut Vec<String>) {
+        let help = command.clone().term_width(100).render_long_help();
+        let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+        pages.push(format!("==== {name} ====\n{help}"));
+        for subcommand in command
+            .get_subcommands()
+            .filter(|subcommand| !subcommand.is_hide_set())
+        {
+            collect(subcommand, pages);
+        }
+    }
 }

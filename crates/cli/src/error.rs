@@ -67,6 +67,7 @@ impl CommandError {
         self
     }
 
+    #[cfg(test)]
     pub(crate) fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn what(kind: &str, data: Value) -> What {
+    fn what(kind: &str, data: &Value) -> What {
         let row = JournalEvent {
             seq: 1,
             at: "2026-01-02T03:04:05.678901Z".into(),
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(
             what(
                 "message",
-                json!({"id": 4, "sender": "user", "text": "hi", "purpose": "message"})
+                &json!({"id": 4, "sender": "user", "text": "hi", "purpose": "message"})
             ),
             What::Message(Message {
                 id: 4,
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(
             what(
                 "turn_ended",
-                json!({
+                &json!({
                     "finish_reason": "error", "error": "crashed", "code": 500, "retryable": true,
                     "usage": {"input_tokens": 1, "output_tokens": 2, "cost": "0.25"}, "agent": "shell",
                 })
@@ -323,17 +323,17 @@ mod tests {
             })
         );
         assert_eq!(
-            what("text_final", json!({"text": "a", "streamed": true})),
+            what("text_final", &json!({"text": "a", "streamed": true})),
             What::Other
         );
         assert_eq!(
-            what("text_final", json!({"text": "a", "streamed": false})),
+            what("text_final", &json!({"text": "a", "streamed": false})),
             What::WholeText { text: "a".into() }
         );
         assert_eq!(
             what(
                 "approval_answered",
-                json!({"approval": 3, "approved": false, "by": "user"})
+                &json!({"approval": 3, "approved": false, "by": "user"})
             ),
             What::ApprovalOver {
                 approval: 3,
@@ -344,8 +344,8 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_shows_nothing() {
-        assert_eq!(what("from_the_future", json!({})), What::Other);
-        assert_eq!(what("tool_call", json!({"name": 7})), What::Other);
-        assert_eq!(what("text_delta", json!([])), What::Other);
+        assert_eq!(what("from_the_future", &json!({})), What::Other);
+        assert_eq!(what("tool_call", &json!({"name": 7})), What::Other);
+        assert_eq!(what("text_delta", &json!([])), What::Other);
     }
 }

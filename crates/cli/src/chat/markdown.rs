@@ -56,7 +56,10 @@ impl Rendering {
     }
 }
 
-/// Where the last block begins: the only one that further text can change.
+/// Where the last block begins, if further text can change no other.
+///
+/// A blank line has to stand before it, and its first line has to be whole: until then it may
+/// turn out to be a row of the table or an item of the list above.
 fn last_block(text: &str) -> usize {
     let mut depth = 0usize;
     let mut last = 0;
@@ -73,7 +76,12 @@ fn last_block(text: &str) -> usize {
             _ => {}
         }
     }
-    last
+    let before = text[..last].trim_end_matches([' ', '\t']);
+    if before.ends_with("\n\n") && text[last..].contains('\n') {
+        last
+    } else {
+        0
+    }
 }
 
 /// The lines of a whole text, blocks a blank line apart.
@@ -510,9 +518,11 @@ The end.
     fn finished_blocks_are_not_drawn_again() {
         let mut rendering = Rendering::default();
         rendering.update("one\n\ntwo", 40);
+        assert_eq!(rendering.finished_text, 0);
+        rendering.update("one\n\ntwo\n", 40);
         assert_eq!(rendering.finished_text, "one\n\n".len());
-        rendering.update("one\n\ntwo more\n\nthree", 40);
-        assert_eq!(rendering.finished_text, "one\n\ntwo more\n\n".len());
+        rendering.update("one\n\ntwo\nmore\n\nthree\n", 40);
+        assert_eq!(rendering.finished_text, "one\n\ntwo\nmore\n\n".len());
         rendering.update("shorter", 40);
         assert_eq!(
             text(&rendering.lines().cloned().collect::<Vec<_>>()),

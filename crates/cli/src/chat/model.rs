@@ -41,8 +41,6 @@ pub(crate) enum Input {
         message: String,
         unsent: Option<String>,
     },
-    /// Something to tell in one line.
-    Told(String),
     Sessions(Vec<SessionLine>),
     /// What the daemon knows of the session that is open.
     About {
@@ -238,10 +236,6 @@ impl Model {
                 }
                 Vec::new()
             }
-            Input::Told(text) => {
-                self.tell(text, Tone::Plain);
-                Vec::new()
-            }
             Input::Sessions(lines) => {
                 self.picker = Some(Picker::new(lines, self.session));
                 Vec::new()
@@ -280,10 +274,8 @@ impl Model {
         }
         self.cursor = event.seq;
         match &event.what {
-            What::Message(message) => {
-                if message.sender == super::SENDER {
-                    self.composer.remember(&message.text);
-                }
+            What::Message(message) if message.sender == super::SENDER => {
+                self.composer.remember(&message.text);
             }
             What::TurnStarted => self.turn = Some(event.at),
             What::TurnEnded(end) => {

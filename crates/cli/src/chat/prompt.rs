@@ -132,11 +132,8 @@ impl Prompt {
             KeyCode::Up => self.cursor = self.cursor.checked_sub(1).unwrap_or(lines.len() - 1),
             KeyCode::Down | KeyCode::Tab => self.cursor = (self.cursor + 1) % lines.len(),
             KeyCode::Enter => return self.choose(self.cursor),
-            KeyCode::Char(' ') => {
-                if !self.tick(self.cursor) {
-                    return self.choose(self.cursor);
-                }
-            }
+            KeyCode::Char(' ') if self.tick(self.cursor) => {}
+            KeyCode::Char(' ') => return self.choose(self.cursor),
             KeyCode::Char(char) => {
                 let picked = lines
                     .iter()

@@ -94,7 +94,9 @@ impl View {
 
         let entries = model.transcript.entries();
         let mut starts = Vec::with_capacity(entries.len());
-        let mut total = 0;
+        let left_out = left_out(model);
+        // With the blank line behind it.
+        let mut total = left_out.as_ref().map_or(0, |_| 2);
         let mut before: Option<&Entry> = None;
         for entry in entries {
             total += usize::from(before.is_some_and(|before| apart(before, entry)));
@@ -109,6 +111,7 @@ impl View {
         };
 
         let mut lines: Vec<Line<'static>> = Vec::with_capacity(height);
+        lines.extend(left_out.filter(|_| top == 0));
         let first = starts
             .partition_point(|start| *start <= top)
             .saturating_sub(1);
@@ -225,6 +228,15 @@ impl Drawn {
 fn apart(before: &Entry, after: &Entry) -> bool {
     let one_line = |entry: &Entry| entry.folds() && !entry.unfolded;
     !(one_line(before) && one_line(after))
+}
+
+/// Says that there is more than what is kept in view.
+fn left_out(model: &Model) -> Option<Line<'static>> {
+    let session = model.session.filter(|_| model.transcript.left_out() > 0)?;
+    Some(Line::styled(
+        format!("… the beginning is in `quintet events --session {session}`"),
+        theme::DIM,
+    ))
 }
 
 fn welcome(model: &Model) -> Vec<Line<'static>> {

@@ -65,6 +65,9 @@ fn wrap_line(mut rest: &[(char, Style)], width: usize) -> Vec<Styled> {
                 let at = fits.max(1);
                 lines.push(rest[..at].to_vec());
                 rest = &rest[at..];
+                if rest.is_empty() {
+                    return lines;
+                }
             }
         }
     }

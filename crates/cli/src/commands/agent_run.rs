@@ -28,7 +28,7 @@ pub(crate) async fn run(command: AgentRunCommand) -> Result<ExitCode, CommandErr
         AgentRunCommand::Shell => shell_agent::run(environment)
             .await
             .map_err(anyhow::Error::new),
-        AgentRunCommand::Acp { command } => acp::run(environment.socket, command)
+        AgentRunCommand::Acp { command } => acp::run(environment, command)
             .await
             .map_err(anyhow::Error::new),
     };

@@ -131,7 +131,7 @@ fn insert(config: &mut Value, key: &str, typed: &str) -> Result<(), CommandError
     let path = parse(key)?;
     let mut place = config;
     for part in path.parts() {
-        if !place.is_object() {
+        if !place.is_object() && !place.is_null() {
             return Err(CommandError::config(anyhow::anyhow!(
                 "{key}: {part} is not in a table"
             )));

@@ -101,7 +101,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         },
     );
     match command {
-        Command::Up(args) => many_threads(up::run(&context(&global)?, args)),
+        Command::Up(args) => many_threads(up::run(&context(&global)?, &args)),
         Command::Ask(command) => one_thread(ask(&context(&global)?, command)),
         Command::Completions(args) => completions::run(&args),
         // An agent's process has its world in its environment, and perhaps no home folder.

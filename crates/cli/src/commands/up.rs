@@ -72,7 +72,7 @@ pub(crate) struct UpArgs {
     insecure: bool,
 }
 
-pub(crate) async fn run(context: &Context, args: UpArgs) -> Result<ExitCode, CommandError> {
+pub(crate) async fn run(context: &Context, args: &UpArgs) -> Result<ExitCode, CommandError> {
     let mut stop = StopSignals::listen()?;
     let daemon = Daemon::start(options(context, args)?)
         .await
@@ -100,14 +100,14 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Result<ExitCode, Com
     }
 }
 
-fn options(context: &Context, args: UpArgs) -> Result<DaemonOptions, CommandError> {
+fn options(context: &Context, args: &UpArgs) -> Result<DaemonOptions, CommandError> {
     let compat_socket = match args.crabtalk_compat {
         true => Some(home::user_home()?.join(COMPAT_SOCKET)),
         false => None,
     };
     Ok(DaemonOptions {
         home: context.home.clone(),
-        config: inputs(context, &args)?,
+        config: inputs(context, args)?,
         version: env!("CARGO_PKG_VERSION"),
         compat_socket,
         insecure: args.insecure,

@@ -27,13 +27,9 @@ impl Table {
     }
 
     /// Adds a row; what is missing is empty.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(
-            cells
-                .iter()
-                .map(|cell| terminal_text::one_line(cell))
-                .collect(),
-        );
+    pub(crate) fn row<const N: usize>(&mut self, cells: [impl AsRef<str>; N]) {
+        let cells = cells.map(|cell| terminal_text::one_line(cell.as_ref()));
+        self.rows.push(cells.into());
     }
 
     pub(crate) fn print(&self) -> Result<(), CommandError> {
@@ -126,8 +122,8 @@ mod tests {
 
     fn sample() -> Table {
         let mut table = Table::new(&["ID", "AGENT", "TITLE"]);
-        table.row(["1".into(), "shell".into(), "a title\nof two lines".into()]);
-        table.row(["22".into(), "日本".into(), String::new()]);
+        table.row(["1", "shell", "a title\nof two lines"]);
+        table.row(["22", "日本", ""]);
         table
     }
 
@@ -145,6 +141,6 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_cuts_the_last_column() {
-        assert_eq!(sample().render(Some(24))[1], "1   shell  a title of …");
+        assert_eq!(sample().render(Some(24))[1], "1   shell  a title of t…");
     }
 }

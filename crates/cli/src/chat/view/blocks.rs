@@ -34,7 +34,7 @@ pub(super) fn lines(
         Block::Thinking { text } => thinking(text, entry.unfolded, width),
         Block::Tool(tool) => self::tool(tool, entry.unfolded, width, now),
         Block::Terminal { text } => detail(text, "", theme::PLAIN, width, usize::MAX),
-        Block::Code { language, code } => indented(highlight(language, code), "│ ", width),
+        Block::Code { language, code } => indented(&highlight(language, code), "│ ", width),
         Block::File(change) => file(change, entry.unfolded, width),
         Block::Note { text, tone } => {
             let style = match tone {
@@ -119,7 +119,7 @@ fn tool(tool: &Tool, unfolded: bool, width: usize, now: Timestamp) -> Vec<Line<'
         let arguments = serde_json::from_str::<Value>(&tool.arguments)
             .and_then(|value| serde_json::to_string_pretty(&value))
             .unwrap_or_else(|_| tool.arguments.clone());
-        lines.extend(indented(highlight("json", &arguments), "  │ ", width));
+        lines.extend(indented(&highlight("json", &arguments), "  │ ", width));
         if let ToolState::Done { output, .. } | ToolState::Failed { output, .. } = &tool.state {
             lines.extend(detail(output, "  ", theme::DIM, width, MAX_DETAIL_LINES));
         }
@@ -150,7 +150,8 @@ fn file(change: &FileChange, unfolded: bool, width: usize) -> Vec<Line<'static>>
         width,
     );
     if let Some(diff) = change.diff.as_ref().filter(|_| unfolded) {
-        lines.extend(indented(diff.lines().map(diff_line).collect(), "  ", width));
+        let diff: Vec<Styled> = diff.lines().map(diff_line).collect();
+        lines.extend(indented(&diff, "  ", width));
     }
     lines
 }
@@ -177,7 +178,7 @@ fn prefixed(
         .collect()
 }
 
-fn indented(lines: Vec<Styled>, front: &'static str, width: usize) -> Vec<Line<'static>> {
+fn indented(lines: &[Styled], front: &'static str, width: usize) -> Vec<Line<'static>> {
     let room = width.saturating_sub(front.chars().count()).max(8);
     lines
         .iter()
@@ -196,12 +197,12 @@ fn detail(
 ) -> Vec<Line<'static>> {
     let clean = terminal_text::without_escapes(text);
     let all: Vec<&str> = clean.trim_end().lines().collect();
-    let shown = all
+    let shown: Vec<Styled> = all
         .iter()
         .take(most)
         .map(|line| wrap::plain(line, style))
         .collect();
-    let mut lines = indented(shown, front, width);
+    let mut lines = indented(&shown, front, width);
     if all.len() > most {
         lines.push(Line::styled(
             format!("{front}… {} more lines", all.len() - most),

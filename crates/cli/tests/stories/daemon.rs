@@ -1,0 +1,144 @@
+//! The daemon's life: up, status, a second one, kill -9, an orderly stop.
+
+use std::os::unix::fs::PermissionsExt;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::harness::{Machine, within};
+
+#[tokio::test]
+async fn it_comes_up_on_a_free_port_and_says_where() {
+    let machine = Machine::fresh();
+    let daemon = machine.up().await;
+    let status = machine.runs(&["status", "--json"]).await.json();
+    assert_eq!(status["pid"], daemon.pid());
+    assert_eq!(status["http"], daemon.http());
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(
+        status["control_socket"],
+        machine.control_socket().to_str().unwrap()
+    );
+    assert!(status["started_at"].is_string());
+    assert!(!daemon.http().ends_with(":0"));
+
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&machine.home()), 0o700);
+    assert_eq!(mode(&machine.control_socket()), 0o600);
+    for path in ["/healthz", "/metrics"] {
+        let answer = http_get(daemon.http(), path).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+    }
+    machine.runs(&["doctor"]).await.succeeds();
+    let pong = machine.runs(&["ping"]).await.succeeds();
+    assert!(pong.starts_with("pong in "), "{pong}");
+}
+
+#[tokio::test]
+async fn a_second_daemon_names_the_pid_of_the_first() {
+    let machine = Machine::fresh();
+    let daemon = machine.up().await;
+    let stderr = machine
+        .runs(&["up", "--listen", "127.0.0.1:0"])
+        .await
+        .fails(1);
+    assert!(
+        stderr.contains(&format!("pid {}", daemon.pid())),
+        "{stderr}"
+    );
+    assert!(stderr.contains("hint: stop it with"), "{stderr}");
+    machine.runs(&["ping"]).await.succeeds();
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_explained() {
+    let machine = Machine::fresh();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let stderr = machine.runs(&["up", "--listen", &address]).await.fails(1);
+    assert!(
+        stderr.contains(&address) && stderr.contains("--listen 127.0.0.1:0"),
+        "{stderr}"
+    );
+}
+
+#[tokio::test]
+async fn an_address_for_everybody_needs_tls_or_a_clear_word() {
+    let machine = Machine::fresh();
+    let stderr = machine
+        .runs(&["up", "--listen", "0.0.0.0:0"])
+        .await
+        .fails(64);
+    assert!(stderr.contains("--insecure"), "{stderr}");
+    let daemon = machine.up_with(&["--insecure"]).await;
+    assert!(daemon.stops().await.success());
+}
+
+#[tokio::test]
+async fn sigterm_ends_it_in_order_and_leaves_nothing_that_says_running() {
+    let machine = Machine::fresh();
+    let daemon = machine.up().await;
+    assert!(daemon.stops().await.success());
+    assert!(!machine.run_file().exists());
+    assert!(!machine.control_socket().exists());
+    machine.runs(&["status"]).await.fails(1);
+}
+
+#[tokio::test]
+async fn after_kill_9_the_next_one_starts_and_knows_everything() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    machine
+        .runs(&["send", "test", "say before"])
+        .await
+        .succeeds();
+    let before = machine.runs(&["events", "--json"]).await.succeeds();
+    daemon.dies().await;
+    assert!(machine.run_file().exists(), "it had no time to tidy up");
+    machine.runs(&["status"]).await.fails(1);
+
+    let _daemon = machine.up().await;
+    let after = machine.runs(&["events", "--json"]).await.succeeds();
+    assert!(after.starts_with(&before), "what was told is still there");
+    assert_eq!(
+        machine
+            .runs(&["send", "test", "say after"])
+            .await
+            .succeeds(),
+        "after\n"
+    );
+    assert_eq!(
+        machine.runs(&["sessions", "--json"]).await.json()[0]["messages"],
+        2
+    );
+}
+
+#[tokio::test]
+async fn a_turn_that_was_cut_by_kill_9_ends_with_an_error_and_can_be_retried() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let send = machine.begins(&["send", "test", "wait"]);
+    machine.sees("text_delta", 1).await;
+    daemon.dies().await;
+    let _daemon = machine.up().await;
+    // The client found the new daemon by itself, went on from its cursor and saw the end.
+    let finished = send.ends().await;
+    assert_eq!(finished.stdout, "waiting\n");
+    let stderr = finished.fails(1);
+    assert!(
+        stderr.contains("hint: run it again with `quintet retry 1`"),
+        "{stderr}"
+    );
+}
+
+async fn http_get(url: &str, path: &str) -> String {
+    let address = url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    within("the page is read", stream.read_to_string(&mut answer))
+        .await
+        .unwrap();
+    answer
+}

@@ -1,0 +1,12 @@
+//! What a person does with the program, one story a test, against the real binary.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a story that can't go on is a story that failed"
+)]
+
+mod daemon;
+mod harness;
+mod peer;
+mod talk;
+mod terminal;
+mod usage;

@@ -1,0 +1,451 @@
+//! Talking to agents from the command line.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Finished, Machine, Running, within};
+
+#[tokio::test]
+async fn the_shell_agent_answers_without_any_key() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up().await;
+    assert_eq!(
+        machine
+            .runs(&["send", "shell", "echo hello; pwd >&2"])
+            .await
+            .succeeds()
+            .lines()
+            .next(),
+        Some("hello")
+    );
+    let sessions = machine.runs(&["sessions", "--json"]).await.json();
+    assert_eq!(sessions[0]["id"], 1);
+    assert_eq!(sessions[0]["agent"], "shell");
+    assert_eq!(sessions[0]["created_by"], "user");
+    assert_eq!(sessions[0]["messages"], 1);
+    assert_eq!(sessions[0]["active"], false);
+    assert_eq!(sessions[0]["cost"], "0");
+    for key in ["title", "alive_secs", "workspace", "worker"] {
+        assert!(!sessions[0][key].is_null(), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn send_goes_on_with_the_newest_session_unless_told_otherwise() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    let session_of = |arguments: &'static [&'static str]| {
+        let command = machine.quintet(&[&["send", "test", "say hi", "--json"], arguments].concat());
+        async move {
+            let stdout = Finished::of(command).await.succeeds();
+            let events: Vec<Value> = stdout
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect();
+            assert_eq!(events[0]["kind"], "start");
+            assert_eq!(events.last().unwrap()["kind"], "end");
+            assert!(
+                events
+                    .windows(2)
+                    .all(|pair| pair[0]["seq"].as_u64() < pair[1]["seq"].as_u64())
+            );
+            events[0]["data"]["session"].as_u64().unwrap()
+        }
+    };
+    assert_eq!(session_of(&[]).await, 1);
+    assert_eq!(session_of(&[]).await, 1);
+    assert_eq!(session_of(&["--new"]).await, 2);
+    assert_eq!(session_of(&[]).await, 2);
+    assert_eq!(session_of(&["--session", "1"]).await, 1);
+    assert_eq!(session_of(&["--sender", "ada"]).await, 3);
+    assert_eq!(
+        machine
+            .pipes("say from stdin", &["send", "test", "-"])
+            .await
+            .succeeds(),
+        "from stdin\n"
+    );
+
+    let stderr = machine.runs(&["send", "nobody", "hi"]).await.fails(1);
+    assert!(stderr.contains("nobody"), "{stderr}");
+    let stderr = machine
+        .runs(&["send", "test", "hi", "--session", "99"])
+        .await
+        .fails(1);
+    assert!(
+        stderr.contains("session 99") && stderr.contains("hint: `quintet sessions`"),
+        "{stderr}"
+    );
+}
+
+#[tokio::test]
+async fn a_failed_turn_is_exit_code_1_and_can_be_retried() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    let finished = machine.runs(&["send", "test", "crash"]).await;
+    assert_eq!(finished.stdout, "about to\n");
+    let stderr = finished.fails(1);
+    assert!(stderr.starts_with("error: "), "{stderr}");
+    let retried = machine.runs(&["retry", "1"]).await;
+    assert_eq!(retried.stdout, "about to\n");
+    retried.fails(1);
+}
+
+#[tokio::test]
+async fn a_running_turn_is_steered_and_another_cancelled() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    let send = machine.begins(&["send", "test", "wait"]);
+    machine.sees("text_delta", 1).await;
+    let sessions = machine.runs(&["sessions", "--json"]).await.json();
+    assert_eq!(sessions[0]["active"], true);
+    machine.runs(&["steer", "1", "left"]).await.succeeds();
+    assert_eq!(send.ends().await.succeeds(), "waiting, steered by left\n");
+
+    let send = machine.begins(&["send", "test", "wait", "--new"]);
+    machine.sees("text_delta", 2).await;
+    machine.runs(&["cancel", "2"]).await.succeeds();
+    send.ends().await;
+    let end = machine.sees("turn_ended", 2).await;
+    assert_eq!(end["data"]["finish_reason"], "cancelled");
+    machine.runs(&["cancel", "2"]).await.fails(1);
+}
+
+#[tokio::test]
+async fn waiting_messages_are_listed_changed_and_removed() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    let first = machine.begins(&["send", "test", "wait"]);
+    machine.sees("text_delta", 1).await;
+    let second = machine.begins(&["send", "test", "say two", "--session", "1"]);
+    queue_reaches(&machine, 1).await;
+    let third = machine.begins(&["send", "test", "say three", "--session", "1"]);
+    let queue = queue_reaches(&machine, 2).await;
+    assert_eq!(queue[0]["text"], "say two");
+    assert_eq!(queue[0]["session"], 1);
+    assert!(queue[0]["at"].is_string());
+    let id = |index: usize| queue[index]["id"].to_string();
+    machine
+        .runs(&["queue", "edit", &id(0), "say changed"])
+        .await
+        .succeeds();
+    machine.runs(&["queue", "rm", &id(1)]).await.succeeds();
+    let stderr = third.ends().await.fails(1);
+    assert!(stderr.contains("queue"), "{stderr}");
+    machine.runs(&["steer", "1", "go"]).await.succeeds();
+    first.ends().await.succeeds();
+    assert_eq!(second.ends().await.succeeds(), "changed\n");
+    assert_eq!(
+        machine.runs(&["queue", "ls", "--json"]).await.json(),
+        json!([])
+    );
+}
+
+/// Waits until so many messages are in the queue: each arrival is an event of the journal.
+async fn queue_reaches(machine: &Machine, count: usize) -> Value {
+    let mut events =
+        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
+    loop {
+        events.line().await;
+        let queue = machine.runs(&["queue", "ls", "--json"]).await.json();
+        if queue.as_array().unwrap().len() == count {
+            return queue;
+        }
+    }
+}
+
+#[tokio::test]
+async fn questions_and_approvals_wait_for_a_person() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    let send = machine.begins(&["send", "test", "ask"]);
+    machine.sees("ask_user", 1).await;
+    machine.runs(&["reply", "1", "blue"]).await.succeeds();
+    let finished = send.ends().await;
+    assert!(
+        finished
+            .stderr
+            .contains("? Which colour?\n  - red: like fire"),
+        "{finished:?}"
+    );
+    assert_eq!(finished.succeeds(), "you said blue\n");
+    let stderr = machine.runs(&["reply", "1", "red"]).await.fails(1);
+    assert!(stderr.contains("no question is pending"), "{stderr}");
+
+    let send = machine.begins(&["send", "test", "approve rm -r build"]);
+    machine.sees("approval_requested", 1).await;
+    let approvals = machine.runs(&["approvals", "--json"]).await.json();
+    assert_eq!(approvals[0]["command"], "rm -r build");
+    assert_eq!(approvals[0]["reason"], "a test");
+    for key in ["id", "session", "action", "cwd", "worker", "at"] {
+        assert!(!approvals[0][key].is_null(), "{key}");
+    }
+    let id = approvals[0]["id"].to_string();
+    machine
+        .runs(&["deny", &id, "--reason", "not today"])
+        .await
+        .succeeds();
+    assert_eq!(send.ends().await.succeeds(), "denied: not today\n");
+    machine.runs(&["approve", &id]).await.fails(1);
+    assert_eq!(
+        machine.runs(&["approvals", "--json"]).await.json(),
+        json!([])
+    );
+}
+
+#[tokio::test]
+async fn the_journal_is_read_from_any_place_live_and_later() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    let mut live =
+        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
+    machine.runs(&["send", "test", "tool"]).await.succeeds();
+    let later = machine.runs(&["events", "--json"]).await.succeeds();
+    let rows: Vec<Value> = later
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for (index, row) in rows.iter().enumerate() {
+        assert_eq!(row["seq"], index as u64 + 1, "numbers have no gap");
+        assert!(row["at"].as_str().unwrap().ends_with('Z'));
+        assert!(row["kind"].is_string() && row["data"].is_object());
+        assert_eq!(
+            &live.line().await,
+            later.lines().nth(index).unwrap(),
+            "live and later are equal"
+        );
+    }
+    let kinds: Vec<&str> = rows
+        .iter()
+        .map(|row| row["kind"].as_str().unwrap())
+        .collect();
+    for kind in [
+        "message",
+        "turn_started",
+        "thinking",
+        "tool_call",
+        "tool_result",
+        "tools_complete",
+        "turn_ended",
+    ] {
+        assert!(kinds.contains(&kind), "{kind} in {kinds:?}");
+    }
+    let after = machine
+        .runs(&["events", "--json", "--after", "3", "--session", "1"])
+        .await
+        .succeeds();
+    let first: Value = serde_json::from_str(after.lines().next().unwrap()).unwrap();
+    assert!(first["seq"].as_u64().unwrap() > 3 && first["session"] == 1);
+}
+
+#[tokio::test]
+async fn sessions_are_named_exported_resumed_and_closed() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    machine.runs(&["send", "test", "say hi"]).await.succeeds();
+    machine
+        .runs(&["session", "title", "1", "Greetings"])
+        .await
+        .succeeds();
+    let sessions = machine.runs(&["sessions", "--json"]).await.json();
+    assert_eq!(sessions[0]["title"], "Greetings");
+    assert_eq!(sessions[0]["cost"], "0.01");
+
+    machine
+        .runs(&["session", "export", "1", "-o", "talk.json"])
+        .await
+        .succeeds();
+    machine
+        .runs(&["send", "test", "say resumed", "--resume-file", "talk.json"])
+        .await
+        .succeeds();
+    let sessions = machine.runs(&["sessions", "--json"]).await.json();
+    assert_eq!(sessions.as_array().unwrap().len(), 2);
+
+    machine.runs(&["kill", "1"]).await.succeeds();
+    let open = machine.runs(&["sessions", "--json"]).await.json();
+    assert_eq!(open.as_array().unwrap().len(), 1);
+    let all = machine.runs(&["sessions", "--json", "--all"]).await.json();
+    assert_eq!(all.as_array().unwrap().len(), 2);
+    machine.runs(&["kill", "77"]).await.fails(1);
+}
+
+#[tokio::test]
+async fn memory_is_compacted_and_put_back() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    machine.runs(&["send", "test", "say one"]).await.succeeds();
+    assert_eq!(
+        machine.runs(&["compact", "1"]).await.succeeds(),
+        "summary of 2 messages\n"
+    );
+    machine.runs(&["compact", "1", "--undo"]).await.succeeds();
+    machine.runs(&["compact", "1", "--undo"]).await.fails(1);
+}
+
+#[tokio::test]
+async fn schedules_are_made_listed_and_removed() {
+    let machine = Machine::with_test_agent();
+    machine.has_skill("clock");
+    let _daemon = machine.up().await;
+    machine.runs(&["send", "test", "say hi"]).await.succeeds();
+    let made = machine
+        .runs(&[
+            "cron",
+            "add",
+            "0 9 * * 1-5",
+            "clock",
+            "1",
+            "--quiet-start",
+            "22:00",
+            "--quiet-end",
+            "07:00",
+            "--json",
+        ])
+        .await
+        .json();
+    assert_eq!(made["schedule"], "0 9 * * 1-5");
+    assert_eq!(made["quiet_start"], "22:00");
+    assert_eq!(made["once"], false);
+    let list = machine.runs(&["cron", "ls", "--json"]).await.json();
+    assert_eq!(list[0]["id"], made["id"]);
+    assert!(list[0]["next"].is_string());
+    machine
+        .runs(&["cron", "add", "nonsense", "clock", "1"])
+        .await
+        .fails(1);
+    machine
+        .runs(&["cron", "add", "@daily", "no-such-skill", "1"])
+        .await
+        .fails(1);
+
+    let often = machine
+        .runs(&[
+            "cron",
+            "add",
+            "* * * * * *",
+            "clock",
+            "1",
+            "--once",
+            "--json",
+        ])
+        .await
+        .json();
+    let run = machine.sees("cron_run", 1).await;
+    assert!(run["data"].is_object());
+    let runs = machine
+        .runs(&["cron", "runs", &often["id"].to_string(), "--json"])
+        .await
+        .json();
+    assert_eq!(runs[0]["cron"], often["id"]);
+    assert!(runs[0]["due"].is_string() && runs[0]["outcome"].is_string());
+    machine
+        .runs(&["cron", "rm", &made["id"].to_string()])
+        .await
+        .succeeds();
+    machine.runs(&["cron", "rm", "99"]).await.fails(1);
+}
+
+#[tokio::test]
+async fn agents_are_listed_and_looked_after() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    machine.runs(&["send", "test", "say hi"]).await.succeeds();
+    let agents = machine.runs(&["agents", "--json"]).await.json();
+    let agent = agents
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|agent| agent["name"] == "test")
+        .unwrap();
+    assert_eq!(agent["kind"], "process");
+    assert_eq!(agent["description"], "does what it is told");
+    let instance = &agent["instances"][0];
+    assert_eq!(instance["session"], 1);
+    assert!(instance["pid"].is_u64() && instance["state"].is_string());
+    let id = instance["agent_id"].as_str().unwrap();
+    machine.runs(&["agent", "logs", id]).await.succeeds();
+    machine.runs(&["agent", "restart", id]).await.succeeds();
+    assert_eq!(
+        machine
+            .runs(&["send", "test", "say still here"])
+            .await
+            .succeeds(),
+        "still here\n"
+    );
+    machine.runs(&["agent", "logs", "nobody"]).await.fails(1);
+}
+
+#[tokio::test]
+async fn configuration_is_changed_while_the_daemon_runs() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    machine
+        .runs(&["config", "set", "providers.anthropic.api_key", "sk-secret"])
+        .await
+        .succeeds();
+    assert_eq!(
+        machine
+            .runs(&["config", "get", "providers.anthropic.api_key"])
+            .await
+            .succeeds(),
+        "***\n"
+    );
+    let stderr = machine
+        .runs(&["config", "set", "http.lisen", "x"])
+        .await
+        .fails(64);
+    assert!(stderr.contains("http.lisen"), "{stderr}");
+    machine.runs(&["reload"]).await.succeeds();
+    let file = machine.home().join("config.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("sk-secret"));
+    std::fs::write(&file, format!("{text}\n[sandbox]\nheartbeat = \"soon\"\n")).unwrap();
+    let stderr = machine.runs(&["reload"]).await.fails(64);
+    assert!(stderr.contains("sandbox.heartbeat"), "{stderr}");
+    let stats = machine.runs(&["stats", "--json"]).await.json();
+    for key in [
+        "uptime_secs",
+        "active_sessions",
+        "registered_agents",
+        "workers",
+        "cost",
+    ] {
+        assert!(!stats[key].is_null(), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn ctrl_c_leaves_the_agent_to_its_work() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    let mut command = machine.quintet(&["send", "test", "wait"]);
+    command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    machine.sees("text_delta", 1).await;
+    let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let finished = Finished::from(within("send ends", child.wait_with_output()).await.unwrap());
+    assert!(
+        finished.stderr.contains("the agent goes on"),
+        "{finished:?}"
+    );
+    finished.fails(130);
+    let sessions = machine.runs(&["sessions", "--json"]).await.json();
+    assert_eq!(sessions[0]["active"], true);
+}
+
+#[tokio::test]
+async fn chat_in_a_pipe_is_plain_text() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    let said = machine
+        .pipes("say one\n\nask\nred\nsay two\n", &["chat", "test"])
+        .await;
+    assert_eq!(said.succeeds(), "one\nyou said red\ntwo\n");
+    assert_eq!(
+        machine.runs(&["sessions", "--json"]).await.json()[0]["messages"],
+        3
+    );
+}

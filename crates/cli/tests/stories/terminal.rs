@@ -1,0 +1,122 @@
+//! The conversation in a real terminal.
+
+use std::num::NonZeroU16;
+
+use pty_process::{Pty, Size};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::Child;
+
+use crate::harness::{Machine, within};
+
+const ROWS: NonZeroU16 = NonZeroU16::new(30).unwrap();
+const COLUMNS: NonZeroU16 = NonZeroU16::new(80).unwrap();
+
+/// A person in front of a terminal.
+struct Person {
+    pty: Pty,
+    child: Child,
+    terminal: vt100::Parser,
+}
+
+impl Person {
+    fn opens(machine: &Machine, arguments: &[&str]) -> Self {
+        let (pty, pts) = pty_process::open().unwrap();
+        pty.resize(Size::new(ROWS.get(), COLUMNS.get())).unwrap();
+        let child = pty_process::Command::new(env!("CARGO_BIN_EXE_quintet"))
+            .args(arguments)
+            .env_clear()
+            .env("HOME", machine.path())
+            .env("TERM", "xterm-256color")
+            .current_dir(machine.path())
+            .kill_on_drop(true)
+            .spawn(pts)
+            .unwrap();
+        Self {
+            pty,
+            child,
+            terminal: vt100::Parser::new(ROWS, COLUMNS, 0),
+        }
+    }
+
+    async fn types(&mut self, keys: &str) {
+        self.pty.write_all(keys.as_bytes()).await.unwrap();
+    }
+
+    /// Reads the screen until it shows this text.
+    async fn sees(&mut self, text: &str) {
+        let what = format!("the screen shows {text:?}");
+        let mut bytes = [0; 4096];
+        let reading = async {
+            while !self.terminal.screen().contents().contains(text) {
+                let count = self.pty.read(&mut bytes).await.unwrap();
+                assert!(
+                    count > 0,
+                    "it ended:\n{}",
+                    self.terminal.screen().contents()
+                );
+                self.terminal.process(&bytes[..count]);
+            }
+        };
+        within(&what, reading).await;
+    }
+
+    async fn leaves(mut self) {
+        self.types("\u{4}").await;
+        let mut bytes = [0; 4096];
+        // The end of a terminal's output comes as an error.
+        while let Ok(count @ 1..) = within("it ends", self.pty.read(&mut bytes)).await {
+            self.terminal.process(&bytes[..count]);
+        }
+        assert!(
+            within("it ends", self.child.wait())
+                .await
+                .unwrap()
+                .success()
+        );
+        assert!(
+            !self.terminal.screen().alternate_screen(),
+            "the terminal is as it was"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_survives_the_terminal_and_the_daemon() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let mut person = Person::opens(&machine, &["chat", "test"]);
+    person.sees("● online").await;
+    person.types("say **hello** there\r").await;
+    person.sees("› say **hello** there").await;
+    person.sees("hello there").await;
+    person.types("ask\r").await;
+    person.sees("Which colour?").await;
+    person.sees("❯ 1 red").await;
+    // Keys that come at once are taken for typing that was under way: look first.
+    person.types("\u{1b}").await;
+    person.sees("it keeps waiting").await;
+    person.types("\u{7}").await;
+    person.sees("❯ 1 red").await;
+    person.leaves().await;
+    machine.runs(&["reply", "1", "blue"]).await.succeeds();
+
+    // Another terminal shows the same conversation.
+    let mut person = Person::opens(&machine, &["chat", "test"]);
+    person.sees("› say **hello** there").await;
+    person.sees("you said blue").await;
+
+    // The daemon goes away and comes back, and so does the conversation.
+    assert!(daemon.stops().await.success());
+    person.sees("daemon away").await;
+    person.types("say again").await;
+    person.sees("say again").await;
+    let _daemon = machine.up().await;
+    person.sees("● online").await;
+    person.types("\r").await;
+    person.sees("› say again").await;
+    person.leaves().await;
+    assert_eq!(
+        machine.runs(&["sessions", "--json"]).await.json()[0]["messages"],
+        3
+    );
+}
