@@ -147,7 +147,7 @@ impl Session {
             }
             ("recall", _) => self.say(&told.replace('\n', ";"))?,
             ("fail", reason) => return Err(Error::internal_error().data(reason.to_owned())),
-            ("die", _) => std::process::exit(3),
+            ("die", _) => die(),
             _ => self.say(&text)?,
         }
         Ok(StopReason::EndTurn)
@@ -233,6 +233,15 @@ fn find(sessions: &Sessions, id: &SessionId) -> Result<Session> {
         .find(|session| session.id == *id)
         .cloned()
         .ok_or_else(no_session)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    clippy::exit,
+    reason = "it is to end as a crash does"
+)]
+fn die() -> ! {
+    std::process::exit(3)
 }
 
 fn no_session() -> Error {
