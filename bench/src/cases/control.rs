@@ -5,11 +5,15 @@
 //! daemon's, and the clients on one of their own; "one thread" leaves the waking of threads out of
 //! the numbers, which otherwise hides what the protocol itself costs.
 
+use std::cmp::Ordering;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-use anyhow::{Context, ensure};
-use quintet_control::wire::{StreamChunk, StreamEnd, StreamEvent, stream_event::Event};
+use anyhow::{Context as _, ensure};
+use futures_util::Stream;
+use quintet_control::wire::{StreamChunk, StreamEnd, StreamEvent, StreamMsg, stream_event::Event};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::runtime::{Builder, Runtime};
@@ -28,8 +32,6 @@ pub(crate) const CASE: Case = Case {
     races,
 };
 
-const EVENTS: u64 = 50_000;
-
 /// One protocol's two ends.
 trait Protocol: 'static {
     type Client: Send + 'static;
@@ -42,25 +44,89 @@ trait Protocol: 'static {
     fn ping(client: &mut Self::Client) -> impl Future<Output = anyhow::Result<()>> + Send;
 
     /// Reads one whole stream; returns how many events it had.
-    fn stream(client: &mut Self::Client) -> impl Future<Output = anyhow::Result<u64>> + Send;
+    fn stream(
+        client: &mut Self::Client,
+        request: StreamMsg,
+    ) -> impl Future<Output = anyhow::Result<u64>> + Send;
 }
 
-/// What a stream consists of: pieces of text as a model sends them, then the end.
-fn events() -> impl Iterator<Item = StreamEvent> + Send {
-    (0..EVENTS).map(|seq| {
-        let event = if seq + 1 == EVENTS {
-            Event::End(StreamEnd::default())
-        } else {
-            Event::Chunk(StreamChunk {
+/// How a stream's events become ready.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// All at once, as a client that catches up reads the journal: what gathering is worth.
+    Burst,
+    /// Each after the one before was handed out, as a model's words: what one write is worth.
+    OneByOne,
+}
+
+impl Pace {
+    fn events(self) -> u64 {
+        match self {
+            Self::Burst => 50_000,
+            Self::OneByOne => 8_000,
+        }
+    }
+
+    /// The request that asks for such a stream.
+    fn request(self) -> StreamMsg {
+        StreamMsg {
+            new_chat: matches!(self, Self::OneByOne),
+            ..StreamMsg::default()
+        }
+    }
+
+    fn asked_by(request: &StreamMsg) -> Self {
+        match request.new_chat {
+            true => Self::OneByOne,
+            false => Self::Burst,
+        }
+    }
+}
+
+/// What every server streams: pieces of text as a model sends them, then the end.
+struct Events {
+    sent: u64,
+    pace: Pace,
+    waited: bool,
+}
+
+impl Events {
+    fn of(request: &StreamMsg) -> Self {
+        let pace = Pace::asked_by(request);
+        Self {
+            sent: 0,
+            pace,
+            waited: false,
+        }
+    }
+}
+
+impl Stream for Events {
+    type Item = StreamEvent;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<StreamEvent>> {
+        if matches!(self.pace, Pace::OneByOne) {
+            self.waited = !self.waited;
+            if self.waited {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+        let seq = self.sent;
+        self.sent += 1;
+        let event = match self.pace.events().cmp(&self.sent) {
+            Ordering::Less => return Poll::Ready(None),
+            Ordering::Equal => Event::End(StreamEnd::default()),
+            Ordering::Greater => Event::Chunk(StreamChunk {
                 content: "four words of text".to_owned(),
-            })
+            }),
         };
-        StreamEvent {
+        Poll::Ready(Some(StreamEvent {
             event: Some(event),
             seq: Some(seq),
             ..StreamEvent::default()
-        }
-    })
+        }))
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -75,8 +141,9 @@ fn races() -> anyhow::Result<Vec<Race>> {
         pings("ping, 1 connection", 1, 20_000, ServerAndClients),
         pings("ping, 1 connection, one thread", 1, 40_000, One),
         pings("ping, 64 connections", 64, 500, ServerAndClients),
-        streams("stream", ServerAndClients),
-        streams("stream, one thread", One),
+        streams("stream, burst", Pace::Burst, ServerAndClients),
+        streams("stream, burst, one thread", Pace::Burst, One),
+        streams("stream, one by one", Pace::OneByOne, ServerAndClients),
     ])
 }
 
@@ -105,12 +172,12 @@ fn pings(variant: &str, connections: usize, each: u64, threads: Threads) -> Race
     }
 }
 
-fn streams(variant: &str, threads: Threads) -> Race {
-    fn contender<P: Protocol>(name: &'static str, threads: Threads) -> Contender {
+fn streams(variant: &str, pace: Pace, threads: Threads) -> Race {
+    fn contender<P: Protocol>(name: &'static str, pace: Pace, threads: Threads) -> Contender {
         let mut stage = None;
         Contender::new(name, move || {
             let stage = Stage::<P>::ready(&mut stage, 1, threads)?;
-            rate(EVENTS, || stage.stream())
+            rate(pace.events(), || stage.stream(pace))
         })
     }
     Race {
@@ -118,9 +185,9 @@ fn streams(variant: &str, threads: Threads) -> Race {
         unit: "events/s",
         bytes_each: None,
         contenders: vec![
-            contender::<ours::Ours>("quintet-control", threads),
-            contender::<bare::Bare>("bare prost frames, batched", threads),
-            contender::<grpc::Grpc>("tonic", threads),
+            contender::<ours::Ours>("quintet-control", pace, threads),
+            contender::<bare::Bare>("bare prost frames", pace, threads),
+            contender::<grpc::Grpc>("tonic", pace, threads),
         ],
     }
 }
@@ -202,13 +269,16 @@ impl<P: Protocol> Stage<P> {
         Ok(())
     }
 
-    fn stream(&mut self) -> anyhow::Result<()> {
+    fn stream(&mut self, pace: Pace) -> anyhow::Result<()> {
         let client = self
             .clients
             .first_mut()
             .context("one client is connected")?;
-        let seen = self.client_runtime.block_on(P::stream(client))?;
-        ensure!(seen == EVENTS, "{seen} of {EVENTS} events arrived");
+        let seen = self
+            .client_runtime
+            .block_on(P::stream(client, pace.request()))?;
+        let wanted = pace.events();
+        ensure!(seen == wanted, "{seen} of {wanted} events arrived");
         Ok(())
     }
 }

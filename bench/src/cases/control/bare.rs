@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{bail, ensure};
 use bytes::{Buf, BufMut, BytesMut};
+use futures_util::{FutureExt, StreamExt};
 use prost::Message;
 use quintet_control::wire::{
     ClientMessage, PingMsg, Pong, ServerMessage, StreamMsg, client_message, server_message,
@@ -13,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
-use super::{Protocol, events};
+use super::{Events, Protocol};
 
 /// What is gathered before a write, as in the plane's own server.
 const BATCH: usize = 64 * 1024;
@@ -71,19 +72,33 @@ impl Frames {
                 Some(client_message::Msg::Ping(_)) => {
                     self.queue(&reply(server_message::Msg::Pong(Pong {})))?
                 }
-                Some(client_message::Msg::Stream(_)) => {
-                    for event in events() {
-                        self.queue(&reply(server_message::Msg::Stream(event)))?;
-                        if self.output.len() >= BATCH {
-                            self.flush().await?;
-                        }
-                    }
-                }
+                Some(client_message::Msg::Stream(request)) => self.stream(&request).await?,
                 _ => bail!("a request that is not measured"),
             }
             self.flush().await?;
         }
         Ok(())
+    }
+
+    /// Writes when a batch is full or nothing is ready, as the plane's own server.
+    async fn stream(&mut self, request: &StreamMsg) -> anyhow::Result<()> {
+        let mut events = Events::of(request);
+        loop {
+            let event = match events.next().now_or_never() {
+                Some(event) => event,
+                None => {
+                    self.flush().await?;
+                    events.next().await
+                }
+            };
+            let Some(event) = event else {
+                return Ok(());
+            };
+            self.queue(&reply(server_message::Msg::Stream(event)))?;
+            if self.output.len() >= BATCH {
+                self.flush().await?;
+            }
+        }
     }
 
     async fn ask(&mut self, request: client_message::Msg) -> anyhow::Result<()> {
@@ -121,10 +136,8 @@ impl Protocol for Bare {
         Ok(())
     }
 
-    async fn stream(client: &mut Frames) -> anyhow::Result<u64> {
-        client
-            .ask(client_message::Msg::Stream(StreamMsg::default()))
-            .await?;
+    async fn stream(client: &mut Frames, request: StreamMsg) -> anyhow::Result<u64> {
+        client.ask(client_message::Msg::Stream(request)).await?;
         let mut seen = 0;
         loop {
             let answer = client.next::<ServerMessage>().await?.and_then(|m| m.msg);

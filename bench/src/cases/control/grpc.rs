@@ -1,7 +1,11 @@
-//! gRPC over the same Unix socket, with tonic's default settings.
+//! gRPC over the same Unix socket.
+//!
+//! Tonic has its default settings but for larger windows: with the default ones its client takes
+//! many small events that wait to be read for an attack and closes the connection.
 
 use std::path::Path;
 
+use futures_util::StreamExt;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::codegen::BoxStream;
@@ -10,7 +14,7 @@ use tonic::{Request, Response, Status};
 
 use quintet_control::wire::{PingMsg, Pong, StreamEvent, StreamMsg};
 
-use super::{Protocol, events};
+use super::{Events, Protocol};
 use service::control_client::ControlClient;
 use service::control_server::{Control, ControlServer};
 
@@ -18,6 +22,8 @@ use service::control_server::{Control, ControlServer};
 mod service {
     tonic::include_proto!("quintet.bench");
 }
+
+const WINDOW: u32 = 4 << 20;
 
 pub(super) struct Grpc;
 
@@ -31,8 +37,11 @@ impl Control for Answers {
 
     type StreamStream = BoxStream<StreamEvent>;
 
-    async fn stream(&self, _: Request<StreamMsg>) -> Result<Response<Self::StreamStream>, Status> {
-        let events = tokio_stream::iter(events().map(Ok));
+    async fn stream(
+        &self,
+        request: Request<StreamMsg>,
+    ) -> Result<Response<Self::StreamStream>, Status> {
+        let events = Events::of(request.get_ref()).map(Ok);
         Ok(Response::new(Box::pin(events)))
     }
 }
@@ -47,7 +56,9 @@ impl Protocol for Grpc {
     }
 
     async fn connect(socket: &Path) -> anyhow::Result<Self::Client> {
-        let endpoint = Endpoint::try_from(format!("unix://{}", socket.display()))?;
+        let endpoint = Endpoint::try_from(format!("unix://{}", socket.display()))?
+            .initial_connection_window_size(WINDOW)
+            .initial_stream_window_size(WINDOW);
         Ok(ControlClient::new(endpoint.connect().await?))
     }
 
@@ -56,8 +67,8 @@ impl Protocol for Grpc {
         Ok(())
     }
 
-    async fn stream(client: &mut Self::Client) -> anyhow::Result<u64> {
-        let mut events = client.stream(StreamMsg::default()).await?.into_inner();
+    async fn stream(client: &mut Self::Client, request: StreamMsg) -> anyhow::Result<u64> {
+        let mut events = client.stream(request).await?.into_inner();
         let mut seen = 0;
         while events.message().await?.is_some() {
             seen += 1;

@@ -17,7 +17,7 @@ use quintet_control::{
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Protocol, events};
+use super::{Events, Protocol};
 
 pub(super) struct Ours;
 
@@ -40,8 +40,8 @@ impl Server for Answers {
         Ok(Pong {})
     }
 
-    fn stream(&self, _: StreamMsg) -> impl Stream<Item = Answer<StreamEvent>> + Send {
-        stream::iter(events().map(Ok))
+    fn stream(&self, request: StreamMsg) -> impl Stream<Item = Answer<StreamEvent>> + Send {
+        Events::of(&request).map(Ok)
     }
 
     fn subscribe_events(
@@ -93,8 +93,8 @@ impl Protocol for Ours {
         Ok(())
     }
 
-    async fn stream(client: &mut UnixClient) -> anyhow::Result<u64> {
-        let mut events = pin!(Client::stream(client, StreamMsg::default()));
+    async fn stream(client: &mut UnixClient, request: StreamMsg) -> anyhow::Result<u64> {
+        let mut events = pin!(Client::stream(client, request));
         let mut seen = 0;
         while let Some(event) = events.next().await {
             event?;
