@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{Session, approvals, asks, title_from_message, usage};
+use crate::cron;
 use crate::journal::{Entry, Kind};
 use crate::refusal::Refusal;
 use crate::store::{StoreError, WriteTx};
@@ -247,6 +248,7 @@ pub fn end(tx: &mut WriteTx<'_>, turn: u64, outcome: &TurnOutcome) -> Result<boo
     tx.sql()
         .prepare_cached("UPDATE messages SET last_seq = ? WHERE id = ?")?
         .execute((seq.cast_signed(), turn.cast_signed()))?;
+    cron::settle(tx)?;
     Ok(true)
 }
 

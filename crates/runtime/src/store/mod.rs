@@ -38,6 +38,9 @@ pub enum StoreError {
     /// SQLite ended the transaction that this was a part of, as it does on a full disk.
     #[error("the database gave up a transaction; is the disk full?")]
     Aborted,
+    /// The file can't be opened or made.
+    #[error("{0}")]
+    Unusable(String),
     /// A stored value is not what this version writes.
     #[error("the database holds a value that this version does not understand: {0}")]
     Corrupt(String),
@@ -73,6 +76,7 @@ pub struct Db {
 impl Db {
     /// Opens or makes the database, bringing an older format up to date, and starts its writer.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
+        create_private(path)?;
         let mut connection = writer::connect(path)?;
         migrations::run(&mut connection)?;
         let head: Option<i64> =
@@ -132,6 +136,18 @@ impl Db {
     pub(crate) fn tail(&self) -> &Arc<Tail> {
         &self.tail
     }
+}
+
+/// Makes the file readable by the user alone; SQLite gives its companions the same mode.
+fn create_private(path: &Path) -> Result<(), StoreError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
+        .map(drop)
+        .map_err(|error| StoreError::Unusable(error.to_string()))
 }
 
 #[cfg(test)]
