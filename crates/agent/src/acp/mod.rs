@@ -84,11 +84,19 @@ const FILE_LIMIT: usize = 64;
 /// Lines handled before what they made is written.
 const BATCH: usize = 64;
 
-/// How long an agent may take to open a session; some are downloaded at their first start.
-const OPEN_WITHIN: Duration = Duration::from_secs(120);
+/// How long the agent may take.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// To open a session; some agents are downloaded at their first start.
+    open: Duration,
+    /// To end the prompt, and then itself, after a shutdown.
+    stop: Duration,
+}
 
-/// How long the prompt, and then the agent, may take to end after a shutdown.
-const STOP_WITHIN: Duration = Duration::from_secs(3);
+const PATIENCE: Patience = Patience {
+    open: Duration::from_secs(120),
+    stop: Duration::from_secs(3),
+};
 
 /// Why a bridge ended before it was told to.
 #[derive(Debug, thiserror::Error)]
@@ -140,8 +148,11 @@ pub enum AcpError {
     #[error("the ACP agent does not read its input: {DOWN_LIMIT} lines are waiting")]
     AgentStuck,
     /// The agent did not open a session in time.
-    #[error("the ACP agent did not open a session within {} s", OPEN_WITHIN.as_secs())]
-    NotOpened,
+    #[error("the ACP agent did not open a session within {} s", patience.as_secs())]
+    NotOpened {
+        /// How long it was waited for.
+        patience: Duration,
+    },
     /// A message for the coordinator is too large.
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -154,6 +165,10 @@ pub enum AcpError {
 ///
 /// The caller prints an error to stderr: the supervisor reports what a process printed last.
 pub async fn run(env: AgentEnv, command: Vec<String>) -> Result<(), AcpError> {
+    bridge(env, &command, PATIENCE).await
+}
+
+async fn bridge(env: AgentEnv, command: &[String], patience: Patience) -> Result<(), AcpError> {
     let stream = unix::dial(&env.socket)
         .await
         .map_err(|source| AcpError::Connect {
@@ -163,21 +178,23 @@ pub async fn run(env: AgentEnv, command: Vec<String>) -> Result<(), AcpError> {
     let (reader, writer) = stream.into_split();
     let mut driver = Driver {
         bridge: Bridge::new(),
+        patience,
         started: Instant::now(),
         open_by: None,
         stop_by: None,
         reader: FrameReader::new(reader, FORMAT),
         writer: FrameWriter::new(writer, FORMAT),
-        agent: Agent::start(&command)?,
+        agent: Agent::start(command)?,
         files: JoinSet::new(),
     };
     let outcome = driver.serve().await;
-    driver.agent.end().await;
+    driver.agent.end(patience.stop).await;
     outcome
 }
 
 struct Driver {
     bridge: Bridge,
+    patience: Patience,
     started: Instant,
     /// When a session is to be open, while one is being opened.
     open_by: Option<Instant>,
@@ -199,7 +216,7 @@ impl Driver {
     async fn serve(&mut self) -> Result<(), AcpError> {
         while self.perform().await? == Next::Continue {
             match self.bridge.is_opening() {
-                true => self.open_by = self.open_by.or(Some(Instant::now() + OPEN_WITHIN)),
+                true => self.open_by = self.open_by.or(Some(Instant::now() + self.patience.open)),
                 false => self.open_by = None,
             }
             let reads = self.files.len() < FILE_LIMIT;
@@ -208,7 +225,9 @@ impl Driver {
                 line = self.agent.stdout.next(), if reads => self.agent_line(line).await?,
                 piece = self.agent.stderr.next(), if !self.agent.silent => self.agent_log(piece)?,
                 Some(done) = self.files.join_next() => self.file_done(done),
-                () = reached(self.open_by) => return Err(AcpError::NotOpened),
+                () = reached(self.open_by) => {
+                    return Err(AcpError::NotOpened { patience: self.patience.open });
+                }
                 () = reached(self.stop_by) => return Ok(()),
             }
         }
@@ -228,7 +247,8 @@ impl Driver {
         let message: CoordinatorToAgent =
             serde_json::from_slice(&frame).map_err(|error| wrong(error.to_string()))?;
         if let CoordinatorToAgent::Shutdown { .. } = message {
-            self.stop_by.get_or_insert(Instant::now() + STOP_WITHIN);
+            self.stop_by
+                .get_or_insert(Instant::now() + self.patience.stop);
         }
         Ok(self.bridge.coordinator(message)?)
     }
@@ -238,7 +258,7 @@ impl Driver {
         first: Result<Option<Vec<u8>>, LineError>,
     ) -> Result<(), AcpError> {
         let Some(first) = first.map_err(line_error)? else {
-            let status = timeout(STOP_WITHIN, self.agent.child.wait()).await;
+            let status = timeout(self.patience.stop, self.agent.child.wait()).await;
             return Err(AcpError::AgentGone {
                 status: status.ok().and_then(Result::ok),
             });
@@ -388,9 +408,9 @@ impl Agent {
     }
 
     /// Closes the agent's input, which asks it to end, and kills it where it does not.
-    async fn end(mut self) {
+    async fn end(mut self, patience: Duration) {
         self.stdin = None;
-        let ended = timeout(STOP_WITHIN, async {
+        let ended = timeout(patience, async {
             self.writer.join_next().await;
             self.child.wait().await
         });
@@ -435,3 +455,6 @@ fn file_error(error: &FileError) -> Error {
 fn to_value<T: serde::Serialize>(answer: T) -> Value {
     serde_json::to_value(answer).expect("an answer of strings is JSON")
 }
+
+#[cfg(test)]
+mod tests;
