@@ -34,7 +34,7 @@ async fn bridged(
     let coordinator = async {
         let (stream, _) = listener.accept().await.unwrap();
         coordinate(stream).await;
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     let both = async {
         tokio::select! {
@@ -51,7 +51,7 @@ async fn greet(stream: UnixStream) {
     let init = json!({"type": "init", "agent_id": "agent_1", "agent_type": "acp", "workspace": "/",
                       "config": {}, "state": null});
     writer.send(init.to_string().into()).await.unwrap();
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn shell(script: &str) -> [&str; 3] {
@@ -104,7 +104,7 @@ async fn a_coordinator_that_goes_or_talks_nonsense_ends_the_bridge() {
         let outcome = bridged(&agent, PATIENCE, async |stream| {
             let mut writer = FrameWriter::new(stream, FORMAT);
             writer.send(nonsense.into()).await.unwrap();
-            std::future::pending().await
+            std::future::pending::<()>().await;
         })
         .await;
         assert!(
