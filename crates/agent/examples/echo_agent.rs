@@ -38,7 +38,7 @@ impl Agent for Echo {
             }
             "steer" => {
                 turn.text_delta(turn.next_steer().await.unwrap_or_default())
-                    .await?
+                    .await?;
             }
             "wait" => turn.cancelled().cancelled().await,
             "fail" => return Err(TurnError::Failed("it can't be done".to_owned())),

@@ -27,6 +27,9 @@ use crate::state::StateStore;
 /// How long a process may go on after it closed its connection.
 const CLOSED_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long the observer may take for the last events of an instance that is closed.
+const OBSERVER_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Why the process has to be given up.
 #[derive(Debug)]
 struct Loss {
@@ -261,6 +264,11 @@ impl<O: Observer> Actor<O> {
                 self.lost(loss, Trigger::Lost).await;
             }
         }
+        self.publish();
+        self.tell_started();
+    }
+
+    fn tell_started(&mut self) {
         for reply in self.start_replies.drain(..) {
             let _ = reply.send(());
         }
@@ -418,14 +426,18 @@ impl<O: Observer> Actor<O> {
 
     /// With no process left: tells those who waited for that, and starts again where it is wanted.
     fn settle(&mut self) {
-        if let Some(stopping) = self.stopping.take() {
-            for reply in stopping.replies {
-                let _ = reply.send(());
-            }
-            self.start_now |= stopping.start_again && !self.closed;
+        let stopping = self.stopping.take();
+        let start_again = stopping
+            .as_ref()
+            .is_some_and(|stopping| stopping.start_again);
+        let wanted = self.phase == Phase::Terminated && self.waiting.is_some();
+        self.start_now |= (start_again || wanted) && !self.closed;
+        self.publish();
+        for reply in stopping.into_iter().flat_map(|stopping| stopping.replies) {
+            let _ = reply.send(());
         }
-        if self.phase == Phase::Terminated && self.waiting.is_some() {
-            self.start_now = true;
+        if !self.start_now && self.retry_at.is_none() {
+            self.tell_started();
         }
     }
 
@@ -469,8 +481,14 @@ impl<O: Observer> Actor<O> {
         if let Some(waiting) = self.waiting.take() {
             self.refuse_stopped(waiting.reply);
         }
-        self.publish();
-        self.outbox.drain().await;
+        self.tell_started();
+        // An observer that does not come back must not keep the daemon from stopping.
+        if tokio::time::timeout(OBSERVER_PATIENCE, self.outbox.drain())
+            .await
+            .is_err()
+        {
+            tracing::warn!(agent = %self.spec.agent_id, "the observer did not take the last events");
+        }
     }
 
     fn refuse_stopped(&mut self, reply: oneshot::Sender<TurnEnd>) {
@@ -486,15 +504,19 @@ impl<O: Observer> Actor<O> {
     fn next_deadline(&self) -> Option<Instant> {
         let link = self.link.as_ref();
         let in_hand = self.in_hand.as_ref();
-        let stall = self
-            .turns
-            .stalls_at(self.spec.timings.stall_after)
-            .and_then(|at| self.epoch.checked_add(at));
+        // While the observer is busy nothing is read, so silence says nothing about the agent.
+        let stall = match self.outbox.is_busy() {
+            true => None,
+            false => self.turns.stalls_at(self.spec.timings.stall_after),
+        };
+        let stall = stall.and_then(|at| self.epoch.checked_add(at));
+        if let Some(stopping) = &self.stopping {
+            return Some(stall.map_or(stopping.at, |stall| stall.min(stopping.at)));
+        }
         [
             link.filter(|link| !link.initialized)
                 .map(|link| link.ready_by),
             link.and_then(|link| link.gone_by),
-            self.stopping.as_ref().map(|stopping| stopping.at),
             in_hand.and_then(|in_hand| in_hand.deadline),
             in_hand.and_then(|in_hand| Some(in_hand.cancel?.1)),
             self.idle_at,
@@ -570,6 +592,9 @@ impl<O: Observer> Actor<O> {
     }
 
     fn report_stall(&mut self) {
+        if self.outbox.is_busy() {
+            return;
+        }
         let now = self.now();
         if let Some(stall) = self.turns.stalled(now, self.spec.timings.stall_after) {
             let quiet = now.saturating_sub(stall.since);

@@ -329,4 +329,8 @@ async fn a_blocked_observer_keeps_nobody_from_ending_the_agent() {
         () = stop => {}
     }
     assert_eq!(processes_of(world.folder.path()), Vec::<i32>::new());
+    let stopped = world.supervisor.shutdown_all(Duration::from_millis(100));
+    tokio::time::timeout(PATIENCE, stopped)
+        .await
+        .expect("the daemon can stop");
 }
