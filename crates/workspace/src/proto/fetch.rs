@@ -48,6 +48,17 @@ pub enum FetchStep {
     NotFound(ContentHash),
 }
 
+/// What verifying a content that was put together brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// It has the right hash.
+    Right,
+    /// Every chunk is right and the whole is not.
+    Wrong,
+    /// These chunks, which were at hand, turned out to be others.
+    Missing(Vec<usize>),
+}
+
 /// The peer's content is wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
@@ -77,8 +88,8 @@ struct Want {
 enum State {
     Whole,
     Planning(Manifest),
-    Chunks { left: usize },
-    Finishing,
+    Chunks { manifest: Manifest, left: usize },
+    Finishing(Manifest),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -276,65 +287,54 @@ impl Fetches {
 
     /// Says which chunks of a planned content are not at hand.
     pub fn planned(&mut self, hash: &ContentHash, missing: &[usize]) {
-        let Some(want) = self.wants.get_mut(hash) else {
-            return;
-        };
-        let State::Planning(manifest) = &want.state else {
-            return;
-        };
-        let chunks: Vec<_> = missing
-            .iter()
-            .filter_map(|index| manifest.chunks.get(*index))
-            .copied()
-            .collect();
+        let Some(want) = self.wants.get_mut(hash) else { return };
+        let (State::Planning(manifest) | State::Finishing(manifest)) = &want.state else { return };
+        let manifest = manifest.clone();
+        let chunks: Vec<_> = missing.iter().filter_map(|index| manifest.chunks.get(*index)).copied().collect();
         if chunks.is_empty() {
-            want.state = State::Finishing;
+            want.state = State::Finishing(manifest);
             self.steps.push_back(FetchStep::Finish(*hash));
             return;
         }
-        want.state = State::Chunks { left: chunks.len() };
+        want.state = State::Chunks { manifest, left: chunks.len() };
         for chunk in chunks {
-            self.ask(
-                chunk.hash,
-                Target::Chunk {
-                    of: *hash,
-                    offset: chunk.offset,
-                    size: chunk.size,
-                },
-            );
+            self.ask(chunk.hash, Target::Chunk { of: *hash, offset: chunk.offset, size: chunk.size });
         }
     }
 
     /// Says that a chunk was kept at `count` places of a content.
     pub fn chunk_kept(&mut self, hash: &ContentHash, count: usize) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        let Some(want) = self.wants.get_mut(hash) else {
-            return;
-        };
-        if let State::Chunks { left } = &mut want.state {
+        let Some(want) = self.wants.get_mut(hash) else { return };
+        if let State::Chunks { manifest, left } = &mut want.state {
             *left = left.saturating_sub(count);
             if *left == 0 {
-                want.state = State::Finishing;
+                want.state = State::Finishing(manifest.clone());
                 self.steps.push_back(FetchStep::Finish(*hash));
             }
         }
     }
 
-    /// Says whether a content that was put together is right. When it is not,
-    /// its manifest lied although every chunk was true.
-    pub fn finished(&mut self, hash: &ContentHash, right: bool) -> Result<(), FetchError> {
-        let Some(want) = self.wants.get_mut(hash) else {
-            return Ok(());
-        };
-        if right {
-            self.wants.remove(hash);
-            self.steps.push_back(FetchStep::Ready(*hash, None));
-            return Ok(());
+    /// Says whether a content that was put together is right.
+    pub fn finished(&mut self, hash: &ContentHash, finish: &Finish) -> Result<(), FetchError> {
+        let Some(want) = self.wants.get_mut(hash) else { return Ok(()) };
+        match finish {
+            Finish::Right => {
+                self.wants.remove(hash);
+                self.steps.push_back(FetchStep::Ready(*hash, None));
+                Ok(())
+            }
+            Finish::Missing(chunks) => {
+                self.planned(hash, chunks);
+                Ok(())
+            }
+            // The manifest lied although every chunk was true.
+            Finish::Wrong => {
+                want.state = State::Whole;
+                self.in_flight += 1;
+                self.again(*hash, vec![Target::Whole]).map_err(|hash| FetchError::WrongContent { hash })
+            }
         }
-        want.state = State::Whole;
-        self.in_flight += 1;
-        self.again(*hash, vec![Target::Whole])
-            .map_err(|hash| FetchError::WrongContent { hash })
     }
 
     fn take_request(&mut self, hash: &ContentHash) -> Option<Vec<Target>> {
@@ -475,7 +475,7 @@ mod tests {
             fetches.chunk_kept(&hash, count);
         }
         assert_eq!(fetches.poll(), Some(FetchStep::Finish(hash)));
-        fetches.finished(&hash, true).unwrap();
+        fetches.finished(&hash, &Finish::Right).unwrap();
         assert_eq!(fetches.poll(), Some(FetchStep::Ready(hash, None)));
         assert!(fetches.is_empty());
     }
@@ -494,7 +494,7 @@ mod tests {
             fetches.poll();
             fetches.planned(&hash, &[]);
             assert_eq!(fetches.poll(), Some(FetchStep::Finish(hash)));
-            assert_eq!(fetches.finished(&hash, false).is_err(), attempt == 1);
+            assert_eq!(fetches.finished(&hash, &Finish::Wrong).is_err(), attempt == 1);
         }
     }
 

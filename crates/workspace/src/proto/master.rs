@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fetch::{self, FetchError, FetchStep, Fetches, Offer};
+use super::fetch::{self, FetchError, FetchStep, Fetches, Finish, Offer};
 use super::ledger::{Change, CheckedEntry, Ledger};
 use super::manifest::Manifest;
 use super::message::{WireMessage, WriteBackEntry};
@@ -43,7 +43,10 @@ pub enum MasterEffect {
     },
     /// Bring everything on the disk into the ledger; answer with
     /// [`MasterSession::flushed`].
-    Flush,
+    Flush {
+        /// Goes back with the answer.
+        barrier: u64,
+    },
     /// Read a content; answer with [`MasterSession::content_loaded`].
     LoadContent {
         /// The hash as it was asked for.
@@ -57,7 +60,8 @@ pub enum MasterEffect {
         /// The entries.
         entries: Arc<Vec<WriteBackEntry>>,
     },
-    /// Keep a verified content for the write-back.
+    /// Keep a verified content for the write-back; answer with
+    /// [`MasterSession::content_kept`].
     KeepContent {
         /// Its hash.
         hash: ContentHash,
@@ -167,6 +171,7 @@ enum BatchState {
 
 #[derive(Debug)]
 struct Barrier {
+    id: u64,
     wanted: u64,
     reached: Option<u64>,
     owed: bool,
@@ -186,6 +191,7 @@ pub struct MasterSession {
     window_full_since: Option<Duration>,
     next_heartbeat: Duration,
     barriers: VecDeque<Barrier>,
+    next_barrier: u64,
     requests: VecDeque<String>,
     loading: usize,
     batches: VecDeque<Batch>,
@@ -210,6 +216,7 @@ impl MasterSession {
             window_full_since: None,
             next_heartbeat: now + HEARTBEAT_EVERY,
             barriers: VecDeque::new(),
+            next_barrier: 0,
             requests: VecDeque::new(),
             loading: 0,
             batches: VecDeque::new(),
@@ -253,12 +260,10 @@ impl MasterSession {
             }
             WireMessage::BarrierRequest { sequence } => {
                 let owed = self.phase != Phase::Idle;
-                self.barriers.push_back(Barrier {
-                    wanted: sequence,
-                    reached: None,
-                    owed,
-                });
-                self.effects.push_back(MasterEffect::Flush);
+                let id = self.next_barrier;
+                self.next_barrier += 1;
+                self.barriers.push_back(Barrier { id, wanted: sequence, reached: None, owed });
+                self.effects.push_back(MasterEffect::Flush { barrier: id });
             }
             WireMessage::Ack { up_to_sequence } => self.acknowledge(up_to_sequence),
             WireMessage::ContentFetchRequest { content_hash } => {
@@ -393,11 +398,8 @@ impl MasterSession {
     }
 
     /// A flush brought the ledger to this sequence.
-    pub fn flushed(&mut self, sequence: u64) {
-        if let Some(barrier) = self
-            .barriers
-            .iter_mut()
-            .find(|barrier| barrier.reached.is_none())
+    pub fn flushed(&mut self, barrier: u64, sequence: u64) {
+        if let Some(barrier) = self.barriers.iter_mut().find(|waiting| waiting.id == barrier)
         {
             barrier.reached = Some(sequence);
         }
@@ -421,6 +423,13 @@ impl MasterSession {
         }
     }
 
+    /// A content of the first batch is at hand.
+    pub fn content_kept(&mut self, hash: &ContentHash) {
+        if let Some(batch) = self.batches.front_mut() {
+            batch.missing.remove(hash);
+        }
+    }
+
     /// Chunks of a planned content that are not at hand.
     pub fn planned(&mut self, hash: &ContentHash, missing: &[usize]) {
         self.fetches.planned(hash, missing);
@@ -432,8 +441,8 @@ impl MasterSession {
     }
 
     /// Whether a content put together from chunks is right.
-    pub fn content_finished(&mut self, hash: &ContentHash, right: bool) -> Result<(), MasterError> {
-        Ok(self.fetches.finished(hash, right)?)
+    pub fn content_finished(&mut self, hash: &ContentHash, finish: &Finish) -> Result<(), MasterError> {
+        Ok(self.fetches.finished(hash, finish)?)
     }
 
     /// The first batch was decided and recorded.
@@ -594,15 +603,10 @@ impl MasterSession {
                 FetchStep::Finish(hash) => {
                     self.effects.push_back(MasterEffect::FinishContent { hash })
                 }
-                FetchStep::Ready(hash, bytes) => {
-                    if let Some(bytes) = bytes {
-                        self.effects
-                            .push_back(MasterEffect::KeepContent { hash, bytes });
-                    }
-                    if let Some(batch) = self.batches.front_mut() {
-                        batch.missing.remove(&hash);
-                    }
+                FetchStep::Ready(hash, Some(bytes)) => {
+                    self.effects.push_back(MasterEffect::KeepContent { hash, bytes });
                 }
+                FetchStep::Ready(hash, None) => self.content_kept(&hash),
                 FetchStep::NotFound(hash) => {
                     if let Some(batch) = self.batches.front_mut() {
                         batch.missing.remove(&hash);

@@ -6,7 +6,7 @@ use super::{
     ApplyItem, ApplyOutcome, Barrier, Base, ContentSource, Phase, RETRY_AFTER, ReplicaCore,
     ReplicaEffect, ReplicaError, ReplicaEvent, Waiter,
 };
-use crate::proto::fetch::{self, FetchStep};
+use crate::proto::fetch::{self, FetchStep, Finish};
 use crate::proto::ledger::in_order;
 use crate::proto::message::WireMessage;
 use crate::proto::node::{ContentHash, Node};
@@ -372,10 +372,17 @@ impl ReplicaCore {
     /// Whether a content put together from chunks is right.
     pub fn content_finished(
         &mut self,
-        hash: &ContentHash,
-        right: bool,
+        hash: &ContentHash, finish: &Finish
     ) -> Result<(), ReplicaError> {
-        Ok(self.fetches.finished(hash, right)?)
+        Ok(self.fetches.finished(hash, finish)?)
+    }
+
+    /// A content cannot be had from this master now; what needs it waits.
+    pub fn content_hopeless(&mut self, now: Duration, hash: &ContentHash) {
+        self.last_heard = self.last_heard.max(now);
+        for path in self.fetching.remove(hash).unwrap_or_default() {
+            self.block(&path, format!("the content {hash} could not be put together"));
+        }
     }
 
     pub(super) fn drive_apply(&mut self) {

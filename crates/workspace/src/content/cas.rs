@@ -1,0 +1,352 @@
+//! The store of objects that all workspaces share.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{self as sys, FlockOperation, Mode, OFlags};
+
+use super::chunk::CHUNK_AVERAGE;
+use crate::proto::ContentHash;
+use crate::proto::manifest::{ChunkRef, Manifest};
+
+const RAW: u8 = 0;
+const ZSTD: u8 = 1;
+const CHUNKS: u8 = 2;
+const LEVEL: i32 = 3;
+/// The largest object that is read back: a chunk of a foreign peer at most.
+const MAX_OBJECT: u64 = 128 << 20;
+
+/// Something is wrong with the store.
+#[derive(Debug, thiserror::Error)]
+pub enum CasError {
+    /// The disk said no.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+    /// An object does not hold what its name says.
+    #[error("the stored content {hash} is damaged ({detail}); restore {path} from a backup, or remove it")]
+    Damaged {
+        /// Its name.
+        hash: ContentHash,
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A content needs a chunk that is not there.
+    #[error("the stored content {hash} lacks its chunk {chunk}")]
+    MissingChunk {
+        /// The content.
+        hash: ContentHash,
+        /// The chunk.
+        chunk: ContentHash,
+    },
+}
+
+impl CasError {
+    /// Whether the disk is full.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+    }
+}
+
+/// An object as it is stored.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Object {
+    /// Content itself.
+    Bytes(Vec<u8>),
+    /// The list of its chunks.
+    Chunks(Manifest),
+}
+
+/// The folder `cas/`.
+#[derive(Debug)]
+pub struct Cas {
+    dir: PathBuf,
+    next: AtomicU64,
+    /// Objects that may not survive a power cut yet; held only to push and take.
+    unsynced: Mutex<Vec<PathBuf>>,
+}
+
+/// While it lives, nothing is collected.
+#[derive(Debug)]
+pub struct WriteGuard {
+    _lock: OwnedFd,
+}
+
+impl Cas {
+    /// Opens the store, making its folder if need be.
+    pub fn open(dir: &Path) -> Result<Self, CasError> {
+        let cas = Self { dir: dir.to_owned(), next: AtomicU64::new(0), unsynced: Mutex::default() };
+        let tmp = cas.dir.join("tmp");
+        fs::create_dir_all(&tmp).map_err(at(&tmp))?;
+        // When nobody writes, what is in tmp was left by a crash.
+        let lock = cas.lock_file()?;
+        if sys::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            for entry in fs::read_dir(&tmp).map_err(at(&tmp))? {
+                let path = entry.map_err(at(&tmp))?.path();
+                fs::remove_file(&path).map_err(at(&path))?;
+            }
+        }
+        Ok(cas)
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn lock_file(&self) -> Result<OwnedFd, CasError> {
+        let path = self.dir.join("lock");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        sys::open(&path, flags, Mode::from_raw_mode(0o600)).map_err(|errno| at(&path)(errno.into()))
+    }
+
+    /// Keeps the collector away until the guard is dropped.
+    pub fn writing(&self) -> Result<WriteGuard, CasError> {
+        self.locked(FlockOperation::LockShared)
+    }
+
+    pub(super) fn alone(&self) -> Result<WriteGuard, CasError> {
+        self.locked(FlockOperation::LockExclusive)
+    }
+
+    fn locked(&self, how: FlockOperation) -> Result<WriteGuard, CasError> {
+        let lock = self.lock_file()?;
+        sys::flock(&lock, how).map_err(|errno| at(&self.dir.join("lock"))(errno.into()))?;
+        Ok(WriteGuard { _lock: lock })
+    }
+
+    pub(super) fn object_path(&self, hash: &ContentHash) -> PathBuf {
+        let name = hash.to_string();
+        self.dir.join(&name[..2]).join(name)
+    }
+
+    /// Whether an object is there.
+    pub fn has(&self, hash: &ContentHash) -> bool {
+        self.object_path(hash).exists()
+    }
+
+    /// Stores bytes under their hash, which the caller has computed.
+    pub fn put_bytes(&self, hash: &ContentHash, bytes: &[u8]) -> Result<(), CasError> {
+        if self.has(hash) {
+            return Ok(());
+        }
+        match compress(bytes) {
+            Some(packed) => {
+                let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
+                self.put(hash, &[&[ZSTD], &length, &packed])
+            }
+            None => self.put(hash, &[&[RAW], bytes]),
+        }
+    }
+
+    /// Stores the list of chunks of a content. The chunks are there already.
+    pub fn put_manifest(&self, hash: &ContentHash, manifest: &Manifest) -> Result<(), CasError> {
+        if self.has(hash) {
+            return Ok(());
+        }
+        let mut body = Vec::with_capacity(8 + manifest.chunks.len() * 36);
+        body.extend_from_slice(&manifest.total_size.to_le_bytes());
+        for chunk in &manifest.chunks {
+            body.extend_from_slice(chunk.hash.as_bytes());
+            body.extend_from_slice(&u32::try_from(chunk.size).unwrap_or(u32::MAX).to_le_bytes());
+        }
+        self.put(hash, &[&[CHUNKS], &body])
+    }
+
+    fn put(&self, hash: &ContentHash, parts: &[&[u8]]) -> Result<(), CasError> {
+        let path = self.object_path(hash);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        // Threads of several processes write here at once.
+        let beside = self.dir.join("tmp").join(format!("{}-{:p}-{number}", std::process::id(), self));
+        let written = File::create(&beside).and_then(|mut file| parts.iter().try_for_each(|part| file.write_all(part)));
+        if let Err(source) = written {
+            drop(fs::remove_file(&beside));
+            return Err(CasError::Io { path: beside, source });
+        }
+        let renamed = fs::rename(&beside, &path).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                if let Some(folder) = path.parent() {
+                    fs::create_dir_all(folder)?;
+                }
+                fs::rename(&beside, &path)
+            }
+            _ => Err(error),
+        });
+        if let Err(source) = renamed {
+            drop(fs::remove_file(&beside));
+            return Err(CasError::Io { path, source });
+        }
+        self.unsynced.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(path);
+        Ok(())
+    }
+
+    /// Makes every object that was put survive a power cut. Called before
+    /// anything that refers to them is committed.
+    pub fn sync(&self) -> Result<(), CasError> {
+        let paths = std::mem::take(&mut *self.unsynced.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        if paths.len() > 16 {
+            let dir = File::open(&self.dir).map_err(at(&self.dir))?;
+            return sys::syncfs(&dir).map_err(|errno| at(&self.dir)(errno.into()));
+        }
+        for path in paths {
+            match File::open(&path).and_then(|file| file.sync_data()) {
+                // Collected again already, because nothing refers to it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => done.map_err(at(&path))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads an object. Bytes are verified; chunks of a list are verified when
+    /// they are read.
+    pub fn read(&self, hash: &ContentHash) -> Result<Option<Object>, CasError> {
+        let path = self.object_path(hash);
+        let length = match fs::metadata(&path) {
+            Ok(metadata) => metadata.len(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(CasError::Io { path, source }),
+        };
+        let damaged = |detail: &str| CasError::Damaged { hash: *hash, path: path.clone(), detail: detail.to_owned() };
+        if length > MAX_OBJECT {
+            return Err(damaged("it is far too long"));
+        }
+        let raw = fs::read(&path).map_err(at(&path))?;
+        let object = match raw.split_first() {
+            Some((&RAW, bytes)) => Object::Bytes(bytes.to_vec()),
+            Some((&ZSTD, rest)) => {
+                let (length, packed) = rest.split_first_chunk::<4>().ok_or_else(|| damaged("it is cut short"))?;
+                let length = u64::from(u32::from_le_bytes(*length));
+                if length > MAX_OBJECT {
+                    return Err(damaged("it claims to be far too long"));
+                }
+                let length = usize::try_from(length).unwrap_or_default();
+                let bytes = zstd::bulk::decompress(packed, length).map_err(|error| damaged(&error.to_string()))?;
+                Object::Bytes(bytes)
+            }
+            Some((&CHUNKS, body)) => Object::Chunks(read_manifest(body).ok_or_else(|| damaged("its list is broken"))?),
+            _ => return Err(damaged("its first byte is unknown")),
+        };
+        match &object {
+            Object::Bytes(bytes) if ContentHash::of(bytes) != *hash => Err(damaged("its hash is another one")),
+            _ => Ok(Some(object)),
+        }
+    }
+
+    /// Writes out a content that is stored as chunks, verifying each of them
+    /// and the whole.
+    pub fn copy_chunks(&self, hash: &ContentHash, manifest: &Manifest, out: &mut dyn Write) -> Result<(), CasError> {
+        let mut hasher = blake3::Hasher::new();
+        for chunk in &manifest.chunks {
+            let Some(Object::Bytes(bytes)) = self.read(&chunk.hash)? else {
+                return Err(CasError::MissingChunk { hash: *hash, chunk: chunk.hash });
+            };
+            hasher.update(&bytes);
+            out.write_all(&bytes).map_err(at(Path::new("(output)")))?;
+        }
+        if hasher.finalize().as_bytes() != hash.as_bytes() {
+            return Err(CasError::Damaged {
+                hash: *hash,
+                path: self.object_path(hash),
+                detail: "its chunks make another content".to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn read_manifest(body: &[u8]) -> Option<Manifest> {
+    let (total_size, entries) = body.split_first_chunk::<8>()?;
+    let mut chunks = Vec::with_capacity(entries.len() / 36);
+    let mut offset = 0u64;
+    let mut entries = entries.chunks_exact(36);
+    for entry in &mut entries {
+        let (hash, size) = entry.split_first_chunk::<32>()?;
+        let size = u64::from(u32::from_le_bytes(*size.first_chunk::<4>()?));
+        chunks.push(ChunkRef { hash: ContentHash::from_bytes(*hash), offset, size });
+        offset = offset.checked_add(size)?;
+    }
+    let total_size = u64::from_le_bytes(*total_size);
+    (entries.remainder().is_empty() && offset == total_size).then_some(Manifest {
+        total_size,
+        chunk_size: CHUNK_AVERAGE,
+        chunks,
+    })
+}
+
+/// Compressed content, when that is worth it. A sample decides: trying all of a
+/// film or an archive would cost more than everything else together.
+pub(crate) fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
+    const SAMPLE: usize = 4 << 10;
+    if bytes.len() < SAMPLE {
+        return None;
+    }
+    if bytes.len() > 4 * SAMPLE {
+        let middle = bytes.len() / 2;
+        let sample = bytes.get(middle..middle + SAMPLE)?;
+        let packed = zstd::bulk::compress(sample, 1).ok()?;
+        if packed.len() * 100 > SAMPLE * 95 {
+            return None;
+        }
+    }
+    let packed = zstd::bulk::compress(bytes, LEVEL).ok()?;
+    (packed.len() * 100 < bytes.len() * 97).then_some(packed)
+}
+
+pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> CasError + '_ {
+    move |source| CasError::Io { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stored_comes_back_and_damage_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let cas = Cas::open(dir.path()).unwrap();
+        let text = b"the same words again and again. ".repeat(10_000);
+        let noise: Vec<u8> = (0..200_000u32).flat_map(|n| blake3::hash(&n.to_le_bytes()).as_bytes()[..1].to_vec()).collect();
+        for bytes in [text.clone(), noise, vec![]] {
+            let hash = ContentHash::of(&bytes);
+            cas.put_bytes(&hash, &bytes).unwrap();
+            assert_eq!(cas.read(&hash).unwrap(), Some(Object::Bytes(bytes)));
+        }
+        let hash = ContentHash::of(&text);
+        let path = cas.object_path(&hash);
+        assert!(fs::metadata(&path).unwrap().len() < 10_000);
+        let mut raw = fs::read(&path).unwrap();
+        let last = raw.len() - 1;
+        raw[last] ^= 1;
+        fs::write(&path, raw).unwrap();
+        assert!(matches!(cas.read(&hash), Err(CasError::Damaged { .. })));
+        fs::write(&path, [RAW, 1, 2, 3]).unwrap();
+        assert!(matches!(cas.read(&hash), Err(CasError::Damaged { .. })));
+        fs::write(&path, []).unwrap();
+        assert!(matches!(cas.read(&hash), Err(CasError::Damaged { .. })));
+    }
+
+    #[test]
+    fn what_a_crash_left_is_removed_but_not_what_another_writer_needs() {
+        let dir = tempfile::tempdir().unwrap();
+        let cas = Cas::open(dir.path()).unwrap();
+        let left = dir.path().join("tmp/left");
+        fs::write(&left, "half").unwrap();
+        let guard = cas.writing().unwrap();
+        Cas::open(dir.path()).unwrap();
+        assert!(left.exists());
+        drop(guard);
+        Cas::open(dir.path()).unwrap();
+        assert!(!left.exists());
+    }
+}

@@ -1,0 +1,292 @@
+//! Cutting content into chunks while it is read.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use fastcdc::v2020::FastCDC;
+
+use super::cas::{Cas, CasError};
+use crate::proto::ContentHash;
+use crate::proto::manifest::{ChunkRef, Manifest};
+
+/// Content up to this size lives in the database of its workspace.
+pub const SMALL: u64 = 64 << 10;
+/// The smallest chunk, but for the last of a content.
+pub const CHUNK_MIN: u64 = 64 << 10;
+/// The average that is aimed at: with it the list of a 1 GiB file is under half
+/// a megabyte, and a small change moves about as much.
+pub const CHUNK_AVERAGE: u64 = 256 << 10;
+/// The largest chunk. Under 1 MiB, so that content which is answered with a list
+/// always has more than one and is never its own chunk.
+pub const CHUNK_MAX: u64 = 768 << 10;
+
+/// How much is read at once.
+const BLOCK: usize = 4 << 20;
+/// From this size on a second thread computes the hash of the whole.
+const PARALLEL_FROM: usize = BLOCK;
+
+/// What became of content that was read.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ingested {
+    /// Its hash.
+    pub hash: ContentHash,
+    /// Its length.
+    pub size: u64,
+    /// The bytes, when they are too few for the store.
+    pub small: Option<Vec<u8>>,
+    /// The list of chunks otherwise.
+    pub chunks: Option<Manifest>,
+}
+
+/// Content could not be taken in.
+#[derive(Debug, thiserror::Error)]
+pub enum Ingest {
+    /// It could not be read.
+    #[error("reading: {0}")]
+    Read(#[source] io::Error),
+    /// It could not be stored.
+    #[error(transparent)]
+    Store(#[from] CasError),
+}
+
+/// Cuts the front of `data`, which is at least [`CHUNK_MAX`] long or the end of
+/// the content.
+fn cut(data: &[u8]) -> usize {
+    let (min, average, max) = (CHUNK_MIN as usize, CHUNK_AVERAGE as usize, CHUNK_MAX as usize);
+    let window = data.get(..max).unwrap_or(data);
+    let (_, end) = FastCDC::new(window, min, average, max).cut(0, window.len());
+    end
+}
+
+/// Where content would be cut, without storing it.
+pub(crate) fn cut_points(mut content: impl Read) -> io::Result<Vec<ChunkRef>> {
+    let mut chunks = Vec::new();
+    let mut block = Vec::new();
+    let (mut start, mut filled, mut offset) = (0, 0, 0u64);
+    loop {
+        if filled - start < CHUNK_MAX as usize {
+            block.copy_within(start..filled, 0);
+            filled -= start;
+            start = 0;
+            block.resize(BLOCK, 0);
+            while let Some(free) = block.get_mut(filled..).filter(|free| !free.is_empty()) {
+                match content.read(free) {
+                    Ok(0) => break,
+                    Ok(read) => filled += read,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let rest = block.get(start..filled).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(chunks);
+        }
+        let end = cut(rest);
+        let chunk = rest.get(..end).unwrap_or(rest);
+        chunks.push(ChunkRef { hash: ContentHash::of(chunk), offset, size: chunk.len() as u64 });
+        offset += chunk.len() as u64;
+        start += chunk.len();
+    }
+}
+
+impl Cas {
+    /// Reads content to its end, and stores it unless it is small. The hash is
+    /// computed on the way.
+    pub fn ingest(&self, mut content: impl Read + Send) -> Result<Ingested, Ingest> {
+        let mut block = Vec::new();
+        let filled = fill(&mut content, &mut block, 0)?;
+        if filled as u64 <= SMALL {
+            block.truncate(filled);
+            return Ok(Ingested {
+                hash: ContentHash::of(&block),
+                size: filled as u64,
+                small: Some(block),
+                chunks: None,
+            });
+        }
+        if filled < PARALLEL_FROM {
+            let mut hasher = blake3::Hasher::new();
+            let chunks = self.cut_all(block, filled, &mut content, &mut |bytes| {
+                hasher.update(&bytes);
+            })?;
+            return self.ingested(chunks, *hasher.finalize().as_bytes());
+        }
+        let (chunks, hash) = std::thread::scope(|scope| {
+            let (send, receive) = mpsc::sync_channel::<Arc<Vec<u8>>>(2);
+            let whole = scope.spawn(move || {
+                let mut hasher = blake3::Hasher::new();
+                while let Ok(bytes) = receive.recv() {
+                    hasher.update(&bytes);
+                }
+                *hasher.finalize().as_bytes()
+            });
+            let chunks = self.cut_all(block, filled, &mut content, &mut |bytes| drop(send.send(bytes)));
+            drop(send);
+            let hash = whole.join().map_err(|_| Ingest::Read(io::Error::other("the hashing thread failed")))?;
+            chunks.map(|chunks| (chunks, hash))
+        })?;
+        self.ingested(chunks, hash)
+    }
+
+    fn ingested(&self, chunks: Vec<ChunkRef>, hash: [u8; 32]) -> Result<Ingested, Ingest> {
+        let hash = ContentHash::from_bytes(hash);
+        let size = chunks.last().map_or(0, |chunk| chunk.offset + chunk.size);
+        let manifest = Manifest { total_size: size, chunk_size: CHUNK_AVERAGE, chunks };
+        // A content of one chunk is stored as that chunk: they share their name.
+        if manifest.chunks.len() > 1 {
+            self.put_manifest(&hash, &manifest)?;
+        }
+        Ok(Ingested { hash, size, small: None, chunks: Some(manifest) })
+    }
+
+    fn cut_all(
+        &self,
+        block: Vec<u8>,
+        filled: usize,
+        content: &mut dyn Read,
+        whole: &mut dyn FnMut(Arc<Vec<u8>>),
+    ) -> Result<Vec<ChunkRef>, Ingest> {
+        let mut chunks: Vec<ChunkRef> = Vec::new();
+        let mut offset = 0;
+        let mut block = block;
+        block.truncate(filled);
+        let mut at_end = filled < BLOCK;
+        let mut carried = 0;
+        loop {
+            let data = Arc::new(block);
+            if carried == 0 {
+                whole(Arc::clone(&data));
+            } else {
+                whole(Arc::new(data.get(carried..).unwrap_or_default().to_vec()));
+            }
+            let mut start = 0;
+            while let Some(rest) = data.get(start..).filter(|rest| !rest.is_empty()) {
+                if !at_end && (rest.len() as u64) < CHUNK_MAX {
+                    break;
+                }
+                let end = cut(rest);
+                let chunk = rest.get(..end).unwrap_or(rest);
+                let hash = ContentHash::of(chunk);
+                self.put_bytes(&hash, chunk)?;
+                chunks.push(ChunkRef { hash, offset, size: chunk.len() as u64 });
+                offset += chunk.len() as u64;
+                start += chunk.len();
+            }
+            if at_end {
+                return Ok(chunks);
+            }
+            let mut next = Vec::with_capacity(BLOCK);
+            next.extend_from_slice(data.get(start..).unwrap_or_default());
+            carried = next.len();
+            let filled = fill(content, &mut next, carried)?;
+            at_end = filled < BLOCK;
+            next.truncate(filled);
+            block = next;
+        }
+    }
+}
+
+/// Reads until the block is full or the content ends; returns how far it got.
+fn fill(content: &mut dyn Read, block: &mut Vec<u8>, from: usize) -> Result<usize, Ingest> {
+    let mut filled = from;
+    // Most files are small: begin with what they need.
+    let mut room = if from == 0 { 8 << 10 } else { BLOCK };
+    loop {
+        if block.len() < room {
+            block.resize(room, 0);
+        }
+        while filled < room {
+            let Some(free) = block.get_mut(filled..room) else { break };
+            match content.read(free) {
+                Ok(0) => return Ok(filled),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Ingest::Read(error)),
+            }
+        }
+        if room == BLOCK {
+            return Ok(filled);
+        }
+        room = (room * 8).min(BLOCK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::content::Object;
+
+    /// Bytes that look random and are the same everywhere.
+    fn noise(length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        blake3::Hasher::new().update(b"quintet").finalize_xof().fill(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn cut_points_are_frozen() {
+        let dir = tempfile::tempdir().unwrap();
+        let cas = Cas::open(dir.path()).unwrap();
+        let bytes = noise(3 << 20);
+        let ingested = cas.ingest(&bytes[..]).unwrap();
+        let chunks = ingested.chunks.unwrap().chunks;
+        let sizes: Vec<u64> = chunks.iter().map(|chunk| chunk.size).collect();
+        assert_eq!(sizes.iter().sum::<u64>(), 3 << 20);
+        assert_eq!(
+            sizes,
+            GOLDEN,
+            "another way of cutting would move every large file again"
+        );
+        assert_eq!(ingested.hash, ContentHash::of(&bytes));
+    }
+
+    const GOLDEN: [u64; 10] = [
+        295_834, 128_868, 280_116, 387_272, 447_989, 100_344, 387_392, 423_735, 343_601, 350_577,
+    ];
+
+    #[test]
+    fn blocks_do_not_change_where_content_is_cut() {
+        /// Gives a few bytes at a time.
+        struct Slow<'a>(&'a [u8]);
+        impl Read for Slow<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let some = buffer.len().min(70_001).min(self.0.len());
+                buffer[..some].copy_from_slice(&self.0[..some]);
+                self.0 = &self.0[some..];
+                Ok(some)
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let cas = Cas::open(dir.path()).unwrap();
+        for length in [0, 1, SMALL as usize, SMALL as usize + 1, (1 << 20) + 5, BLOCK - 1, BLOCK, BLOCK + 1, 13 << 20] {
+            let bytes = noise(length);
+            let (fast, slow) = (cas.ingest(&bytes[..]).unwrap(), cas.ingest(Slow(&bytes)).unwrap());
+            assert_eq!(fast, slow, "{length}");
+            assert_eq!((fast.hash, fast.size), (ContentHash::of(&bytes), length as u64));
+            assert_eq!(fast.small.is_some(), length as u64 <= SMALL);
+            let Some(manifest) = fast.chunks else { continue };
+            if length as u64 >= 1 << 20 {
+                assert!(manifest.chunks.len() > 1);
+                assert_eq!(cas.read(&fast.hash).unwrap(), Some(Object::Chunks(manifest.clone())));
+            }
+            let mut back = Vec::new();
+            cas.copy_chunks(&fast.hash, &manifest, &mut back).unwrap();
+            assert!(back == bytes);
+        }
+    }
+
+    #[test]
+    fn a_change_in_the_middle_leaves_the_other_chunks_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let cas = Cas::open(dir.path()).unwrap();
+        let mut bytes = noise(8 << 20);
+        let before = cas.ingest(&bytes[..]).unwrap().chunks.unwrap();
+        bytes.splice(4_000_000..4_000_000, *b"inserted");
+        let after = cas.ingest(&bytes[..]).unwrap().chunks.unwrap();
+        let known: std::collections::HashSet<_> = before.chunks.iter().map(|chunk| chunk.hash).collect();
+        let new = after.chunks.iter().filter(|chunk| !known.contains(&chunk.hash)).count();
+        assert!((1..=3).contains(&new), "{new} chunks are new");
+    }
+}

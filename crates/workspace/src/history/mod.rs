@@ -1,0 +1,308 @@
+//! The history of a workspace: `history.db`, SQLite in WAL mode.
+//!
+//! One row of `versions` is one recorded change; its key is its sequence:
+//! gapless, workspace-wide, never used twice. A sequence is told to nobody
+//! before its row is on disk (`synchronous = FULL`): a number that a power cut
+//! took back would be given to something else.
+//!
+//! `answers` remembers what became of each `(sandbox_id, local_seq)`. `intents`
+//! names changes of replicas that are being put in place, so that a crash in
+//! between does not attribute them to the master's own side. `content` holds
+//! small contents, `seen` what the tree looked like ([`crate::tree`]).
+
+mod prune;
+mod query;
+
+pub use prune::{PrunePolicy, PruneReport};
+pub use query::{Checkpoint, HistoryReader, LogEntry, LogQuery, SizeReport};
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+use crate::content::small;
+use crate::proto::ledger::Latest;
+use crate::proto::{Author, ChangeKind, Ledger, Node, WorkspacePath};
+use crate::tree::seen;
+
+/// The history cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// SQLite said no.
+    #[error("{path}: {source}")]
+    Sqlite {
+        /// The database.
+        path: PathBuf,
+        /// What it said.
+        source: rusqlite::Error,
+    },
+    /// It was written by a newer program.
+    #[error("{path} has format {found}, this program knows up to {known}; use a newer one")]
+    Version {
+        /// The database.
+        path: PathBuf,
+        /// Its format.
+        found: i64,
+        /// The newest that is known.
+        known: i64,
+    },
+}
+
+impl HistoryError {
+    /// Whether the disk is full.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Sqlite { source, .. }
+            if source.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull))
+    }
+}
+
+const FORMAT: i64 = 1;
+
+const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS versions (
+        sequence INTEGER PRIMARY KEY,
+        path TEXT NOT NULL,
+        change TEXT NOT NULL,
+        kind INTEGER, mode INTEGER, hash BLOB, size INTEGER,
+        author TEXT NOT NULL,
+        is_sandbox INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        renamed_from TEXT
+    );
+    CREATE INDEX IF NOT EXISTS versions_by_path ON versions (path, sequence);
+    CREATE TABLE IF NOT EXISTS answers (
+        sandbox TEXT NOT NULL,
+        local_seq INTEGER NOT NULL,
+        sequence INTEGER,
+        reason TEXT,
+        PRIMARY KEY (sandbox, local_seq)
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS intents (
+        path TEXT PRIMARY KEY,
+        kind INTEGER, mode INTEGER, hash BLOB, size INTEGER,
+        sandbox TEXT NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS checkpoints (
+        name TEXT PRIMARY KEY,
+        sequence INTEGER NOT NULL,
+        at INTEGER NOT NULL
+    ) WITHOUT ROWID;
+";
+
+/// A change to record.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The path.
+    pub path: WorkspacePath,
+    /// What it holds now.
+    pub node: Option<Node>,
+    /// How it is named in the log.
+    pub change: ChangeKind,
+    /// Where it came from, for a rename.
+    pub from: Option<WorkspacePath>,
+    /// Who made it.
+    pub author: Author,
+}
+
+/// What was answered to a write-back entry.
+pub type Answer = Result<u64, String>;
+
+/// The writer of a history; there is one per workspace.
+#[derive(Debug)]
+pub struct History {
+    db: Connection,
+    path: PathBuf,
+}
+
+/// Opens a database of ours with the settings that all of them share.
+pub(crate) fn open_database(path: &Path, schema: &[&str], format: i64) -> Result<Connection, HistoryError> {
+    let sqlite = |source| HistoryError::Sqlite { path: path.to_owned(), source };
+    let db = Connection::open(path).map_err(sqlite)?;
+    db.busy_timeout(Duration::from_secs(30)).map_err(sqlite)?;
+    db.pragma_update(None, "journal_mode", "WAL").map_err(sqlite)?;
+    db.pragma_update(None, "synchronous", "FULL").map_err(sqlite)?;
+    db.pragma_update(None, "journal_size_limit", 64 << 20).map_err(sqlite)?;
+    db.pragma_update(None, "cache_size", -16_000).map_err(sqlite)?;
+    db.set_prepared_statement_cache_capacity(64);
+    let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(sqlite)?;
+    if found > format {
+        return Err(HistoryError::Version { path: path.to_owned(), found, known: format });
+    }
+    if found < format {
+        for part in schema {
+            db.execute_batch(part).map_err(sqlite)?;
+        }
+        db.pragma_update(None, "user_version", format).map_err(sqlite)?;
+    }
+    Ok(db)
+}
+
+impl History {
+    /// Opens a history, making it if need be.
+    pub fn open(path: &Path) -> Result<Self, HistoryError> {
+        let db = open_database(path, &[SCHEMA, small::SCHEMA, seen::SCHEMA], FORMAT)?;
+        Ok(Self { db, path: path.to_owned() })
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn db(&self) -> &Connection {
+        &self.db
+    }
+
+    pub(crate) fn error(&self, source: rusqlite::Error) -> HistoryError {
+        HistoryError::Sqlite { path: self.path.clone(), source }
+    }
+
+    /// Runs something in one transaction.
+    pub(crate) fn transact<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, HistoryError> {
+        let path = &self.path;
+        let run = |db: &mut Connection| {
+            let transaction = db.transaction()?;
+            let done = work(&transaction)?;
+            transaction.commit()?;
+            Ok(done)
+        };
+        run(&mut self.db).map_err(|source| HistoryError::Sqlite { path: path.clone(), source })
+    }
+
+    /// The newest change of every path.
+    pub fn load_ledger(&self) -> Result<Ledger, HistoryError> {
+        self.read_ledger().map_err(|source| self.error(source))
+    }
+
+    fn read_ledger(&self) -> rusqlite::Result<Ledger> {
+        let newest: Option<i64> =
+            self.db.query_row("SELECT max(sequence) FROM versions", [], |row| row.get(0))?;
+        let current = newest.unwrap_or(0).max(meta(&self.db, "current")?);
+        let floor = meta(&self.db, "floor")?;
+        let mut ledger = Ledger::new(current.cast_unsigned(), floor.cast_unsigned());
+        let mut select = self.db.prepare(
+            "SELECT path, max(sequence), kind, mode, hash, size, author, is_sandbox FROM versions GROUP BY path",
+        )?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            let name: String = row.get(6)?;
+            let author = if row.get(7)? { Author::Sandbox(name.into()) } else { Author::Local(name.into()) };
+            ledger.load(seen::path_at(row, 0)?, Latest {
+                sequence: row.get::<_, i64>(1)?.cast_unsigned(),
+                node: seen::optional_node_at(row, 2)?,
+                author,
+            });
+        }
+        Ok(ledger)
+    }
+
+    /// Answers that were given to a replica before.
+    pub fn answers(&self, sandbox: &str, local_seqs: &[u64]) -> Result<HashMap<u64, Answer>, HistoryError> {
+        let read = || {
+            let mut select =
+                self.db.prepare_cached("SELECT sequence, reason FROM answers WHERE sandbox = ?1 AND local_seq = ?2")?;
+            let mut found = HashMap::new();
+            for local_seq in local_seqs {
+                let answer = select
+                    .query_row(params![sandbox, local_seq.cast_signed()], |row| {
+                        Ok(match row.get::<_, Option<i64>>(0)? {
+                            Some(sequence) => Ok(sequence.cast_unsigned()),
+                            None => Err(row.get(1)?),
+                        })
+                    })
+                    .optional()?;
+                if let Some(answer) = answer {
+                    found.insert(*local_seq, answer);
+                }
+            }
+            Ok(found)
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// Changes of replicas that were being put in place when the program ended.
+    pub(crate) fn take_intents(&mut self) -> Result<HashMap<WorkspacePath, (Option<Node>, String)>, HistoryError> {
+        self.transact(|db| {
+            let mut select = db.prepare("SELECT path, kind, mode, hash, size, sandbox FROM intents")?;
+            let rows = select.query_map([], |row| {
+                Ok((seen::path_at(row, 0)?, (seen::optional_node_at(row, 1)?, row.get(5)?)))
+            })?;
+            let intents = rows.collect::<rusqlite::Result<_>>()?;
+            db.execute("DELETE FROM intents", [])?;
+            Ok(intents)
+        })
+    }
+}
+
+pub(crate) fn put_intent(
+    db: &Connection,
+    path: &WorkspacePath,
+    node: Option<&Node>,
+    sandbox: &str,
+) -> rusqlite::Result<()> {
+    db.prepare_cached("INSERT OR REPLACE INTO intents VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute(params![
+        path.as_str(),
+        node.map(|node| node.kind),
+        node.map(|node| node.mode),
+        node.map(|node| node.hash),
+        node.map(|node| node.size.cast_signed()),
+        sandbox,
+    ])?;
+    Ok(())
+}
+
+pub(crate) fn clear_intents(db: &Connection) -> rusqlite::Result<()> {
+    db.prepare_cached("DELETE FROM intents")?.execute([])?;
+    Ok(())
+}
+
+pub(crate) fn put_version(db: &Connection, sequence: u64, at: i64, record: &Record) -> rusqlite::Result<()> {
+    let node = record.node.as_ref();
+    db.prepare_cached("INSERT INTO versions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)")?.execute(params![
+        sequence.cast_signed(),
+        record.path.as_str(),
+        record.change.name(),
+        node.map(|node| node.kind),
+        node.map(|node| node.mode),
+        node.map(|node| node.hash),
+        node.map(|node| node.size.cast_signed()),
+        record.author.name(),
+        matches!(record.author, Author::Sandbox(_)),
+        at,
+        record.from.as_ref().map(WorkspacePath::as_str),
+    ])?;
+    Ok(())
+}
+
+pub(crate) fn put_answer(db: &Connection, sandbox: &str, local_seq: u64, answer: &Answer) -> rusqlite::Result<()> {
+    let (sequence, reason) = match answer {
+        Ok(sequence) => (Some(sequence.cast_signed()), None),
+        Err(reason) => (None, Some(reason)),
+    };
+    db.prepare_cached("INSERT OR IGNORE INTO answers VALUES (?1, ?2, ?3, ?4)")?
+        .execute(params![sandbox, local_seq.cast_signed(), sequence, reason])?;
+    Ok(())
+}
+
+pub(crate) fn meta(db: &Connection, key: &str) -> rusqlite::Result<i64> {
+    let value = db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?.query_row([key], |row| row.get(0));
+    Ok(value.optional()?.unwrap_or(0))
+}
+
+pub(crate) fn set_meta(db: &Connection, key: &str, value: i64) -> rusqlite::Result<()> {
+    db.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2)")?.execute(params![key, value])?;
+    Ok(())
+}
+
+/// Milliseconds since 1970, for the log. A clock that jumps changes what the log
+/// says, never what is kept or sent.
+pub(crate) fn wall_clock() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}

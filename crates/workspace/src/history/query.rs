@@ -1,0 +1,267 @@
+//! Reading the past.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
+
+use super::HistoryError;
+use crate::content::small;
+use crate::proto::{ChangeKind, ContentHash, Node, WorkspacePath};
+use crate::tree::seen;
+
+/// One line of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Its number.
+    pub sequence: u64,
+    /// The path.
+    pub path: WorkspacePath,
+    /// What was done.
+    pub change: ChangeKind,
+    /// What the path holds since.
+    pub node: Option<Node>,
+    /// Size of the version before it.
+    pub previous_size: Option<u64>,
+    /// Who did it: the master's own name or a replica's.
+    pub author: String,
+    /// When, in milliseconds since 1970.
+    pub at_millis: i64,
+    /// Where it came from, for a rename.
+    pub renamed_from: Option<WorkspacePath>,
+}
+
+/// Which part of the log is wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Only this path and what is beneath it.
+    pub path: Option<WorkspacePath>,
+    /// Only after this sequence.
+    pub after: u64,
+    /// Only up to this sequence.
+    pub through: Option<u64>,
+    /// At most so many, the newest ones.
+    pub limit: Option<u32>,
+}
+
+/// A name for a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The name.
+    pub name: String,
+    /// What it stands for.
+    pub sequence: u64,
+    /// When it was made, in milliseconds since 1970.
+    pub at_millis: i64,
+}
+
+/// What a history takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SizeReport {
+    /// Recorded changes that are kept.
+    pub versions: u64,
+    /// Distinct contents that they refer to.
+    pub contents: u64,
+    /// Sum of those contents, uncompressed.
+    pub content_bytes: u64,
+    /// Small contents inside the database, as stored.
+    pub small_bytes: u64,
+    /// The database file.
+    pub database_bytes: u64,
+    /// Deletions up to here are forgotten; what is older cannot be restored.
+    pub floor: u64,
+}
+
+/// A reader beside the writer.
+#[derive(Debug)]
+pub struct HistoryReader {
+    db: Connection,
+    path: PathBuf,
+}
+
+const COLUMNS: &str = "sequence, path, change, kind, mode, hash, size, author, at, renamed_from";
+
+impl HistoryReader {
+    /// Opens an existing history for reading.
+    pub fn open(path: &Path) -> Result<Self, HistoryError> {
+        let sqlite = |source| HistoryError::Sqlite { path: path.to_owned(), source };
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Connection::open_with_flags(path, flags).map_err(sqlite)?;
+        db.busy_timeout(Duration::from_secs(30)).map_err(sqlite)?;
+        Ok(Self { db, path: path.to_owned() })
+    }
+
+    fn read<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, HistoryError> {
+        work(&self.db).map_err(|source| HistoryError::Sqlite { path: self.path.clone(), source })
+    }
+
+    /// Lines of the log, ascending.
+    pub fn log(&self, query: &LogQuery) -> Result<Vec<LogEntry>, HistoryError> {
+        let range = query.path.as_ref().map(WorkspacePath::beneath_range);
+        self.read(|db| {
+            let mut select = db.prepare_cached(&format!(
+                "SELECT {COLUMNS}, (SELECT size FROM versions AS older WHERE older.path = versions.path \
+                 AND older.sequence < versions.sequence ORDER BY older.sequence DESC LIMIT 1) \
+                 FROM versions WHERE sequence > ?1 AND sequence <= ?2 \
+                 AND (?3 IS NULL OR path = ?3 OR (path >= ?4 AND path < ?5)) \
+                 ORDER BY sequence DESC LIMIT ?6"
+            ))?;
+            let rows = select.query_map(
+                params![
+                    query.after.cast_signed(),
+                    query.through.map_or(i64::MAX, u64::cast_signed),
+                    query.path.as_ref().map(WorkspacePath::as_str),
+                    range.as_ref().map(|range| range.start.as_str()),
+                    range.as_ref().map(|range| range.end.as_str()),
+                    query.limit.map_or(-1, i64::from),
+                ],
+                log_entry,
+            )?;
+            let mut entries = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            entries.reverse();
+            Ok(entries)
+        })
+    }
+
+    /// The tree as it was right after a sequence, or a part of it.
+    pub fn tree_at(
+        &self,
+        sequence: u64,
+        beneath: Option<&WorkspacePath>,
+    ) -> Result<BTreeMap<WorkspacePath, Node>, HistoryError> {
+        let range = beneath.map(WorkspacePath::beneath_range);
+        self.read(|db| {
+            let mut select = db.prepare_cached(
+                "SELECT path, max(sequence), kind, mode, hash, size FROM versions WHERE sequence <= ?1 \
+                 AND (?2 IS NULL OR path = ?2 OR (path >= ?3 AND path < ?4)) GROUP BY path",
+            )?;
+            let mut rows = select.query(params![
+                sequence.cast_signed(),
+                beneath.map(WorkspacePath::as_str),
+                range.as_ref().map(|range| range.start.as_str()),
+                range.as_ref().map(|range| range.end.as_str()),
+            ])?;
+            let mut tree = BTreeMap::new();
+            while let Some(row) = rows.next()? {
+                if let Some(node) = seen::optional_node_at(row, 2)? {
+                    tree.insert(seen::path_at(row, 0)?, node);
+                }
+            }
+            Ok(tree)
+        })
+    }
+
+    /// What one path held right after a sequence.
+    pub fn node_at(&self, path: &WorkspacePath, sequence: u64) -> Result<Option<Node>, HistoryError> {
+        self.read(|db| {
+            let node = db
+                .prepare_cached(
+                    "SELECT kind, mode, hash, size FROM versions WHERE path = ?1 AND sequence <= ?2 \
+                     ORDER BY sequence DESC LIMIT 1",
+                )?
+                .query_row(params![path.as_str(), sequence.cast_signed()], |row| seen::optional_node_at(row, 0))
+                .optional()?;
+            Ok(node.flatten())
+        })
+    }
+
+    /// Paths that changed after `after` and up to `through`.
+    pub fn changed_between(&self, after: u64, through: u64) -> Result<Vec<WorkspacePath>, HistoryError> {
+        self.read(|db| {
+            let mut select = db.prepare_cached(
+                "SELECT DISTINCT path FROM versions WHERE sequence > ?1 AND sequence <= ?2 ORDER BY path",
+            )?;
+            let rows = select
+                .query_map([after.cast_signed(), through.cast_signed()], |row| seen::path_at(row, 0))?;
+            rows.collect()
+        })
+    }
+
+    /// The last sequence that was recorded at or before a time.
+    pub fn sequence_at(&self, at_millis: i64) -> Result<Option<u64>, HistoryError> {
+        self.read(|db| {
+            let sequence: Option<i64> =
+                db.query_row("SELECT max(sequence) FROM versions WHERE at <= ?1", [at_millis], |row| row.get(0))?;
+            Ok(sequence.map(i64::cast_unsigned))
+        })
+    }
+
+    /// Every checkpoint, oldest first.
+    pub fn checkpoints(&self) -> Result<Vec<Checkpoint>, HistoryError> {
+        self.read(|db| {
+            let mut select = db.prepare_cached("SELECT name, sequence, at FROM checkpoints ORDER BY sequence, name")?;
+            let rows = select.query_map([], |row| {
+                Ok(Checkpoint {
+                    name: row.get(0)?,
+                    sequence: row.get::<_, i64>(1)?.cast_unsigned(),
+                    at_millis: row.get(2)?,
+                })
+            })?;
+            rows.collect()
+        })
+    }
+
+    /// The sequence through which deletions are forgotten.
+    pub fn floor(&self) -> Result<u64, HistoryError> {
+        self.read(|db| Ok(super::meta(db, "floor")?.cast_unsigned()))
+    }
+
+    /// A small content.
+    pub fn small_content(&self, hash: &ContentHash) -> Result<Option<Vec<u8>>, HistoryError> {
+        self.read(|db| small::get(db, hash))
+    }
+
+    /// Whether a small content is there.
+    pub fn has_small_content(&self, hash: &ContentHash) -> Result<bool, HistoryError> {
+        self.read(|db| small::has(db, hash))
+    }
+
+    /// Whether this history refers to a content: one of another workspace is
+    /// not given out by it.
+    pub fn refers_to(&self, hash: &ContentHash) -> Result<bool, HistoryError> {
+        self.read(|db| db.prepare_cached("SELECT 1 FROM versions WHERE hash = ?1 LIMIT 1")?.exists([hash]))
+    }
+
+    /// Every content that versions refer to.
+    pub fn references(&self) -> Result<HashSet<ContentHash>, HistoryError> {
+        self.read(|db| {
+            let mut select = db.prepare_cached("SELECT DISTINCT hash FROM versions WHERE hash IS NOT NULL AND kind <> 1")?;
+            let rows = select.query_map([], |row| row.get(0))?;
+            rows.collect()
+        })
+    }
+
+    /// What the history takes.
+    pub fn sizes(&self) -> Result<SizeReport, HistoryError> {
+        let database_bytes = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
+        self.read(|db| {
+            let number = |sql: &str| db.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
+            let count = |sql: &str| number(sql).map(|value| value.unwrap_or(0).cast_unsigned());
+            let distinct = "(SELECT DISTINCT hash, size FROM versions WHERE hash IS NOT NULL AND kind <> 1)";
+            Ok(SizeReport {
+                versions: count("SELECT count(*) FROM versions")?,
+                contents: count(&format!("SELECT count(*) FROM {distinct}"))?,
+                content_bytes: count(&format!("SELECT sum(size) FROM {distinct}"))?,
+                small_bytes: count("SELECT sum(length(data)) FROM content")?,
+                database_bytes,
+                floor: super::meta(db, "floor")?.cast_unsigned(),
+            })
+        })
+    }
+}
+
+fn log_entry(row: &Row<'_>) -> rusqlite::Result<LogEntry> {
+    let change: String = row.get(2)?;
+    let renamed_from: Option<String> = row.get(9)?;
+    Ok(LogEntry {
+        sequence: row.get::<_, i64>(0)?.cast_unsigned(),
+        path: seen::path_at(row, 1)?,
+        change: ChangeKind::parse(&change).unwrap_or(ChangeKind::Write),
+        node: seen::optional_node_at(row, 3)?,
+        author: row.get(7)?,
+        at_millis: row.get(8)?,
+        renamed_from: renamed_from.and_then(|path| WorkspacePath::parse(&path).ok()),
+        previous_size: row.get::<_, Option<i64>>(10)?.map(i64::cast_unsigned),
+    })
+}

@@ -1,0 +1,18 @@
+//! The master: a directory, its history, and the replicas that follow it.
+//!
+//! One thread, the engine, owns the tree, the watcher and the writing side of
+//! the history; everybody else sends it commands. Connections read the ledger,
+//! which the engine updates after each commit.
+
+mod commit;
+mod engine;
+mod ops;
+mod serve;
+mod workspace;
+
+pub use ops::{DiffEntry, ForkReport, RestoreReport, VerifyReport};
+pub use serve::ServeError;
+pub(crate) use workspace::lock_state;
+pub use workspace::{
+    OpenError, ReplicaStatus, Workspace, WorkspaceConfig, WorkspaceError, WorkspaceStatus,
+};

@@ -1,0 +1,360 @@
+//! Looking at the past of a workspace, and going back to it.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::engine::Command;
+use super::workspace::{Workspace, WorkspaceError, write_content};
+use crate::content::{Cas, GcReport};
+use crate::history::{
+    Checkpoint, HistoryReader, LogEntry, LogQuery, PrunePolicy, PruneReport, SizeReport,
+};
+use crate::proto::ledger::in_order;
+use crate::proto::{ChangeKind, ContentHash, Kind, Node, WorkspacePath};
+
+/// Content above this size is not compared line by line.
+const DIFF_BELOW: u64 = 4 << 20;
+
+/// One path that differs between two sequences.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiffEntry {
+    /// The path.
+    pub path: WorkspacePath,
+    /// What it held before.
+    pub old: Option<Node>,
+    /// What it holds after.
+    pub new: Option<Node>,
+    /// The difference as text, where both are text and not too large.
+    pub unified: Option<String>,
+}
+
+/// What a restore did, or would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoreReport {
+    /// Changes, in the order they are made.
+    pub changes: Vec<(WorkspacePath, ChangeKind)>,
+    /// Where the history is afterwards; the same as before for a dry run.
+    pub sequence: u64,
+}
+
+/// What a fork holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForkReport {
+    /// The sequence it was made at.
+    pub sequence: u64,
+    /// Files and symlinks that were written.
+    pub files: u64,
+}
+
+/// What reading everything back brought.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Contents that are whole.
+    pub contents: u64,
+    /// Their size, uncompressed.
+    pub bytes: u64,
+    /// Contents that are damaged or missing, with the reason.
+    pub damaged: Vec<(ContentHash, String)>,
+}
+
+impl VerifyReport {
+    /// Whether nothing is damaged.
+    pub fn is_clean(&self) -> bool {
+        self.damaged.is_empty()
+    }
+}
+
+impl Workspace {
+    /// Lines of the log, ascending.
+    pub async fn log(&self, query: LogQuery) -> Result<Vec<LogEntry>, WorkspaceError> {
+        self.read(move |reader, _| Ok(reader.log(&query)?)).await
+    }
+
+    /// What a path held right after a sequence.
+    pub async fn node_at(&self, path: WorkspacePath, sequence: u64) -> Result<Option<Node>, WorkspaceError> {
+        self.check_kept(sequence).await?;
+        self.read(move |reader, _| Ok(reader.node_at(&path, sequence)?)).await
+    }
+
+    /// Writes out what a path held right after a sequence; of a symlink, its target.
+    pub async fn show(
+        &self,
+        path: WorkspacePath,
+        sequence: u64,
+        mut out: impl Write + Send + 'static,
+    ) -> Result<Node, WorkspaceError> {
+        self.check_kept(sequence).await?;
+        self.read(move |reader, cas| {
+            let node = reader.node_at(&path, sequence)?;
+            let node = node.ok_or(WorkspaceError::NoSuchVersion { path, sequence })?;
+            if !node.is_directory() {
+                write_content(reader, cas, &node.hash, &mut out)?;
+            }
+            Ok(node)
+        })
+        .await
+    }
+
+    /// What differs between the tree after `from` and the tree after `to`.
+    pub async fn diff(
+        &self,
+        from: u64,
+        to: u64,
+        path: Option<WorkspacePath>,
+    ) -> Result<Vec<DiffEntry>, WorkspaceError> {
+        self.check_kept(from).await?;
+        self.check_kept(to).await?;
+        self.read(move |reader, cas| {
+            let old = reader.tree_at(from, path.as_ref())?;
+            let new = reader.tree_at(to, path.as_ref())?;
+            differences(&old, &new)
+                .into_iter()
+                .map(|(path, old, new)| {
+                    let unified = unified(reader, cas, &path, old.as_ref(), new.as_ref())?;
+                    Ok(DiffEntry { path, old, new, unified })
+                })
+                .collect()
+        })
+        .await
+    }
+
+    /// Paths that changed after `after` and up to `through`.
+    pub async fn changed_between(&self, after: u64, through: u64) -> Result<Vec<WorkspacePath>, WorkspaceError> {
+        self.read(move |reader, _| Ok(reader.changed_between(after, through)?)).await
+    }
+
+    /// The last sequence recorded at or before a time, in milliseconds since 1970.
+    pub async fn sequence_at(&self, at_millis: i64) -> Result<Option<u64>, WorkspaceError> {
+        self.read(move |reader, _| Ok(reader.sequence_at(at_millis)?)).await
+    }
+
+    /// Makes the tree, or a part of it, hold what it held right after `to`. Each
+    /// change is a new sequence; a dry run only says what they would be.
+    pub async fn restore(
+        &self,
+        to: u64,
+        path: Option<WorkspacePath>,
+        dry_run: bool,
+    ) -> Result<RestoreReport, WorkspaceError> {
+        let now = self.flush().await?;
+        self.check_kept(to).await?;
+        let wanted = self
+            .read(move |reader, _| {
+                let (old, mut new) = (reader.tree_at(now, path.as_ref())?, reader.tree_at(to, path.as_ref())?);
+                if let Some(path) = &path {
+                    // A restored path needs the folders that it was in.
+                    for ancestor in path.ancestors() {
+                        let missing = reader.node_at(&ancestor, now)?.is_none_or(|node| !node.is_directory());
+                        if let Some(node) = reader.node_at(&ancestor, to)?.filter(|_| missing && !new.is_empty()) {
+                            new.insert(ancestor, node);
+                        }
+                    }
+                }
+                Ok(differences(&old, &new))
+            })
+            .await?;
+        let wanted = in_order(wanted, |change| &change.0, |change| change.2.clone());
+        let changes = wanted
+            .iter()
+            .map(|(path, old, new)| (path.clone(), ChangeKind::between(old.as_ref(), new.as_ref())))
+            .collect();
+        if dry_run || wanted.is_empty() {
+            return Ok(RestoreReport { changes, sequence: now });
+        }
+        let puts = wanted.into_iter().map(|(path, _, new)| (path, new)).collect();
+        let sequence = self.ask(|reply| Command::Put { changes: puts, reply }).await?;
+        Ok(RestoreReport { changes, sequence })
+    }
+
+    /// Gives the present state a name. What a checkpoint shows is never pruned.
+    pub async fn checkpoint(&self, name: String) -> Result<u64, WorkspaceError> {
+        self.ask(|reply| Command::Checkpoint { name, reply }).await
+    }
+
+    /// Every checkpoint, oldest first.
+    pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>, WorkspaceError> {
+        self.read(|reader, _| Ok(reader.checkpoints()?)).await
+    }
+
+    /// Writes the present tree to a new or empty folder, and its whole history
+    /// to a new state folder: a workspace of its own from here on.
+    pub async fn fork(&self, dir: PathBuf, state_dir: PathBuf) -> Result<ForkReport, WorkspaceError> {
+        let make = |path: &Path| {
+            std::fs::create_dir_all(path).map_err(WorkspaceError::Output)?;
+            let empty = std::fs::read_dir(path).map_err(WorkspaceError::Output)?.next().is_none();
+            if empty { Ok(()) } else { Err(WorkspaceError::NotEmpty { path: path.to_owned() }) }
+        };
+        make(&dir)?;
+        make(&state_dir)?;
+        let history = state_dir.join("history.db");
+        let sequence = self.ask(|reply| Command::Backup { to: history.clone(), reply }).await?;
+        self.read(move |_, cas| {
+            // From now on the fork's history keeps its contents from being collected.
+            let history = history.canonicalize().map_err(WorkspaceError::Output)?;
+            cas.register(&history)?;
+            let reader = HistoryReader::open(&history)?;
+            let files = write_tree(&reader, cas, &reader.tree_at(sequence, None)?, &dir)?;
+            Ok(ForkReport { sequence, files })
+        })
+        .await
+    }
+
+    /// Forgets old versions; [`gc`](Self::gc) then frees what only they needed.
+    pub async fn prune(&self, policy: PrunePolicy) -> Result<PruneReport, WorkspaceError> {
+        self.ask(|reply| Command::Prune(policy, reply)).await
+    }
+
+    /// Removes content that no workspace of the store refers to.
+    pub async fn gc(&self) -> Result<GcReport, WorkspaceError> {
+        self.read(|_, cas| collect_garbage(cas)).await
+    }
+
+    /// What the history takes.
+    pub async fn sizes(&self) -> Result<SizeReport, WorkspaceError> {
+        self.read(|reader, _| Ok(reader.sizes()?)).await
+    }
+
+    /// Reads every content that the history refers to.
+    pub async fn verify(&self) -> Result<VerifyReport, WorkspaceError> {
+        self.read(|reader, cas| {
+            let mut report = VerifyReport::default();
+            let mut hashes: Vec<_> = reader.references()?.into_iter().collect();
+            hashes.sort_unstable();
+            for hash in hashes {
+                let mut counter = Counter(0);
+                match write_content(reader, cas, &hash, &mut counter) {
+                    Ok(()) => {
+                        report.contents += 1;
+                        report.bytes += counter.0;
+                    }
+                    Err(error) => report.damaged.push((hash, error.to_string())),
+                }
+            }
+            Ok(report)
+        })
+        .await
+    }
+
+    async fn check_kept(&self, sequence: u64) -> Result<(), WorkspaceError> {
+        let current = self.sequence();
+        let (floor, named) = self
+            .read(move |reader, _| {
+                let named = reader.checkpoints()?.iter().any(|checkpoint| checkpoint.sequence == sequence);
+                Ok((reader.floor()?, named))
+            })
+            .await?;
+        if (sequence < floor && !named) || sequence > current {
+            return Err(WorkspaceError::NotKept { sequence, floor, current });
+        }
+        Ok(())
+    }
+}
+
+/// Removes what none of the registered histories refers to.
+pub(crate) fn collect_garbage(cas: &Cas) -> Result<GcReport, WorkspaceError> {
+    cas.collect(|| {
+        let mut needed = HashSet::new();
+        for history in cas.registered()? {
+            let references = HistoryReader::open(&history).and_then(|reader| reader.references());
+            let references = references.map_err(|source| WorkspaceError::UnreadableReferrer {
+                history,
+                source: Box::new(source),
+            })?;
+            needed.extend(references);
+        }
+        Ok(needed)
+    })
+}
+
+struct Counter(u64);
+
+impl Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+type Difference = (WorkspacePath, Option<Node>, Option<Node>);
+
+fn differences(old: &BTreeMap<WorkspacePath, Node>, new: &BTreeMap<WorkspacePath, Node>) -> Vec<Difference> {
+    let paths: BTreeSet<&WorkspacePath> = old.keys().chain(new.keys()).collect();
+    paths
+        .into_iter()
+        .filter(|path| old.get(*path) != new.get(*path))
+        .map(|path| (path.clone(), old.get(path).cloned(), new.get(path).cloned()))
+        .collect()
+}
+
+fn unified(
+    reader: &HistoryReader,
+    cas: &Cas,
+    path: &WorkspacePath,
+    old: Option<&Node>,
+    new: Option<&Node>,
+) -> Result<Option<String>, WorkspaceError> {
+    let text = |node: Option<&Node>| -> Result<Option<String>, WorkspaceError> {
+        let Some(node) = node.filter(|node| !node.is_directory()) else { return Ok(Some(String::new())) };
+        if node.size > DIFF_BELOW {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        write_content(reader, cas, &node.hash, &mut bytes)?;
+        Ok(String::from_utf8(bytes).ok().filter(|text| !text.contains('\0')))
+    };
+    let (Some(before), Some(after)) = (text(old)?, text(new)?) else { return Ok(None) };
+    if before == after {
+        return Ok(None);
+    }
+    let name = |node: Option<&Node>, side: &str| match node {
+        Some(_) => format!("{side}/{path}"),
+        None => "/dev/null".to_owned(),
+    };
+    let diff = similar::TextDiff::from_lines(&before, &after);
+    Ok(Some(diff.unified_diff().header(&name(old, "a"), &name(new, "b")).to_string()))
+}
+
+/// Writes a tree to an empty folder that nobody else uses yet.
+fn write_tree(
+    reader: &HistoryReader,
+    cas: &Cas,
+    tree: &BTreeMap<WorkspacePath, Node>,
+    dir: &Path,
+) -> Result<u64, WorkspaceError> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut files = 0;
+    for (path, node) in tree {
+        let target = dir.join(path.as_str());
+        if let Some(parent) = target.parent() {
+            std::fs::create_dir_all(parent).map_err(WorkspaceError::Output)?;
+        }
+        match node.kind {
+            Kind::Directory => std::fs::create_dir_all(&target).map_err(WorkspaceError::Output)?,
+            Kind::Symlink => {
+                let mut link = Vec::new();
+                write_content(reader, cas, &node.hash, &mut link)?;
+                let link = String::from_utf8_lossy(&link).into_owned();
+                std::os::unix::fs::symlink(link, &target).map_err(WorkspaceError::Output)?;
+                files += 1;
+            }
+            Kind::File => {
+                let mut file = std::fs::File::create_new(&target).map_err(WorkspaceError::Output)?;
+                write_content(reader, cas, &node.hash, &mut file)?;
+                let mode = std::fs::Permissions::from_mode(node.mode);
+                file.set_permissions(mode).map_err(WorkspaceError::Output)?;
+                files += 1;
+            }
+        }
+    }
+    // Folders last: one that may not be written to must first be filled.
+    for (path, node) in tree.iter().rev().filter(|(_, node)| node.is_directory()) {
+        let mode = std::fs::Permissions::from_mode(node.mode);
+        std::fs::set_permissions(dir.join(path.as_str()), mode).map_err(WorkspaceError::Output)?;
+    }
+    Ok(files)
+}

@@ -1,0 +1,330 @@
+//! One replica's connection: the session and what it needs from the disk.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::engine::{Command, CommitRequest};
+use super::workspace::{Workspace, WorkspaceError, read_content};
+use crate::content::{Cas, CasError, Object, SMALL, WriteGuard};
+use crate::history::{HistoryError, HistoryReader};
+use crate::link::{Link, LinkError};
+use crate::proto::fetch::{Finish, Offer};
+use crate::proto::manifest::Manifest;
+use crate::proto::master::{INLINE_BELOW, MasterEffect, MasterError, MasterSession, WriteBackOutcome};
+use crate::proto::{Change, CheckedEntry, ContentHash, WriteBackEntry};
+use crate::transport::Connection;
+
+/// A connection ended, and not because the replica closed it.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The connection broke, or the replica sent something that is no message.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The replica broke the protocol.
+    #[error(transparent)]
+    Protocol(#[from] MasterError),
+    /// The workspace cannot go on, for instance because its disk is full. The
+    /// replica keeps what was not answered, and comes again.
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+}
+
+/// An effect that was carried out.
+enum Finished {
+    Announced(u64, Vec<(Change, Option<Vec<u8>>)>),
+    Flushed(u64, u64),
+    Loaded(String, Offer),
+    Prepared(Vec<(ContentHash, u64)>),
+    Planned(ContentHash, Manifest, Vec<usize>),
+    ChunkKept(ContentHash, usize),
+    Kept(ContentHash),
+    Verified(ContentHash, Finish),
+    Committed(WriteBackOutcome),
+}
+
+impl Workspace {
+    /// Serves one replica until it goes away, it breaks the protocol, or
+    /// `shutdown` is cancelled.
+    pub async fn serve(&self, connection: Connection, shutdown: CancellationToken) -> Result<(), ServeError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mut server = Server {
+            workspace: self.clone(),
+            id,
+            started: Instant::now(),
+            session: MasterSession::new(Duration::ZERO),
+            effects: JoinSet::new(),
+            contents: HashMap::new(),
+            manifests: HashMap::new(),
+            guard: None,
+        };
+        let result = tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            result = server.run(Link::start(connection)) => result,
+        };
+        self.inner.replicas.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&id);
+        result
+    }
+}
+
+struct Server {
+    workspace: Workspace,
+    id: u64,
+    started: Instant,
+    session: MasterSession,
+    effects: JoinSet<Result<Finished, WorkspaceError>>,
+    /// Small contents of the batch that is being gathered.
+    contents: HashMap<ContentHash, Vec<u8>>,
+    manifests: HashMap<ContentHash, Manifest>,
+    /// Held from the first object that is stored for a batch to its commit.
+    guard: Option<WriteGuard>,
+}
+
+impl Server {
+    async fn run(&mut self, mut link: Link) -> Result<(), ServeError> {
+        let mut changed = self.workspace.watch_sequence();
+        let mut ended = false;
+        loop {
+            self.start_effects().await?;
+            let mut blocked = false;
+            while !ended {
+                match link.outgoing.try_reserve() {
+                    Ok(permit) => {
+                        let ledger = self.workspace.ledger();
+                        match self.session.poll_message(self.started.elapsed(), &ledger) {
+                            Some(message) => permit.send(message),
+                            None => break,
+                        }
+                    }
+                    Err(mpsc::error::TrySendError::Full(())) => {
+                        blocked = true;
+                        break;
+                    }
+                    Err(mpsc::error::TrySendError::Closed(())) => ended = true,
+                }
+            }
+            self.start_effects().await?;
+            self.publish_position();
+            if ended {
+                return Ok(link.ended().await?);
+            }
+            let wake = self.started + self.session.poll_timeout();
+            tokio::select! {
+                message = link.incoming.recv() => match message {
+                    Some(message) => {
+                        let ledger = self.workspace.ledger();
+                        self.session.handle_message(message, &ledger)?;
+                    }
+                    // What the reader ran into is told by its task.
+                    None => ended = true,
+                },
+                Some(finished) = self.effects.join_next() => {
+                    let finished = finished.map_err(|_| WorkspaceError::Closed)??;
+                    self.finish(finished)?;
+                }
+                result = changed.changed() => {
+                    if result.is_err() {
+                        return Err(WorkspaceError::Closed.into());
+                    }
+                }
+                permit = link.outgoing.reserve(), if blocked => {
+                    ended = permit.is_err();
+                }
+                () = tokio::time::sleep_until(wake.into()) => {}
+            }
+        }
+    }
+
+    fn publish_position(&self) {
+        if let Some(sandbox) = self.session.sandbox_id() {
+            let mut replicas =
+                self.workspace.inner.replicas.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            replicas.insert(self.id, (sandbox.to_string(), self.session.acked()));
+        }
+    }
+
+    async fn start_effects(&mut self) -> Result<(), ServeError> {
+        loop {
+            let effect = {
+                let ledger = self.workspace.ledger();
+                self.session.poll_effect(self.started.elapsed(), &ledger)
+            };
+            let Some(effect) = effect else { return Ok(()) };
+            let stores = matches!(
+                effect,
+                MasterEffect::Plan { .. } | MasterEffect::KeepContent { .. } | MasterEffect::Commit { .. }
+            );
+            if stores && self.guard.is_none() {
+                let cas = Arc::clone(&self.workspace.inner.cas);
+                let guard = tokio::task::spawn_blocking(move || cas.writing()).await;
+                self.guard = Some(guard.map_err(|_| WorkspaceError::Closed)?.map_err(WorkspaceError::from)?);
+            }
+            self.start(effect);
+        }
+    }
+
+    fn start(&mut self, effect: MasterEffect) {
+        let workspace = self.workspace.clone();
+        match effect {
+            MasterEffect::Announce { epoch, changes } => {
+                self.effects.spawn(async move {
+                    let changes = workspace.read(move |reader, _| Ok(with_contents(reader, changes)?)).await?;
+                    Ok(Finished::Announced(epoch, changes))
+                });
+            }
+            MasterEffect::Flush { barrier } => {
+                self.effects.spawn(async move { Ok(Finished::Flushed(barrier, workspace.flush().await?)) });
+            }
+            MasterEffect::LoadContent { content_hash } => {
+                self.effects.spawn(async move {
+                    let offer = match ContentHash::parse(&content_hash) {
+                        Some(hash) => workspace.read(move |reader, cas| read_content(reader, cas, &hash)).await?,
+                        None => None,
+                    };
+                    Ok(Finished::Loaded(content_hash, offer.unwrap_or(Offer::Nothing)))
+                });
+            }
+            MasterEffect::Prepare { sandbox_id: _, entries } => {
+                self.effects.spawn(async move {
+                    let missing = workspace.read(move |reader, cas| Ok(missing_contents(reader, cas, &entries)?)).await?;
+                    Ok(Finished::Prepared(missing))
+                });
+            }
+            MasterEffect::KeepContent { hash, bytes } if bytes.len() as u64 <= SMALL => {
+                self.contents.insert(hash, bytes);
+                self.session.content_kept(&hash);
+            }
+            MasterEffect::KeepContent { hash, bytes } => {
+                self.effects.spawn(async move {
+                    workspace.read(move |_, cas| Ok(cas.ingest(&bytes[..])?)).await?;
+                    Ok(Finished::Kept(hash))
+                });
+            }
+            MasterEffect::Plan { hash, manifest } => {
+                self.effects.spawn(async move {
+                    let (manifest, missing) = workspace
+                        .read(move |_, cas| {
+                            let missing = manifest
+                                .chunks
+                                .iter()
+                                .enumerate()
+                                .filter(|(_, chunk)| !cas.has(&chunk.hash))
+                                .map(|(index, _)| index)
+                                .collect();
+                            Ok((manifest, missing))
+                        })
+                        .await?;
+                    Ok(Finished::Planned(hash, manifest, missing))
+                });
+            }
+            MasterEffect::KeepChunk { hash, chunk, bytes, offsets } => {
+                self.effects.spawn(async move {
+                    workspace.read(move |_, cas| Ok(cas.put_bytes(&chunk, &bytes)?)).await?;
+                    Ok(Finished::ChunkKept(hash, offsets.len()))
+                });
+            }
+            MasterEffect::FinishContent { hash } => {
+                let Some(manifest) = self.manifests.get(&hash).cloned() else { return };
+                self.effects.spawn(async move {
+                    let finish = workspace.read(move |_, cas| verify(cas, &hash, &manifest)).await?;
+                    Ok(Finished::Verified(hash, finish))
+                });
+            }
+            MasterEffect::Commit { sandbox_id, entries, unavailable } => {
+                let contents = std::mem::take(&mut self.contents);
+                let request = CommitRequest { sandbox: sandbox_id, entries, unavailable, contents };
+                self.effects.spawn(async move {
+                    Ok(Finished::Committed(workspace.ask(|reply| Command::Commit(request, reply)).await?))
+                });
+            }
+        }
+    }
+
+    fn finish(&mut self, finished: Finished) -> Result<(), ServeError> {
+        match finished {
+            Finished::Announced(epoch, changes) => self.session.announced(epoch, changes),
+            Finished::Flushed(barrier, sequence) => self.session.flushed(barrier, sequence),
+            Finished::Loaded(hash, offer) => self.session.content_loaded(hash, offer),
+            Finished::Prepared(missing) => self.session.prepared(missing),
+            Finished::Planned(hash, manifest, missing) => {
+                self.manifests.insert(hash, manifest);
+                self.session.planned(&hash, &missing);
+            }
+            Finished::ChunkKept(hash, count) => self.session.chunk_kept(&hash, count),
+            Finished::Kept(hash) => self.session.content_kept(&hash),
+            Finished::Verified(hash, finish) => self.session.content_finished(&hash, &finish)?,
+            Finished::Committed(outcome) => {
+                self.guard = None;
+                self.manifests.clear();
+                self.session.committed(outcome);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds small contents to what is announced. One that is missing is left for
+/// the replica to ask for.
+fn with_contents(
+    reader: &HistoryReader,
+    changes: Vec<Change>,
+) -> Result<Vec<(Change, Option<Vec<u8>>)>, HistoryError> {
+    changes
+        .into_iter()
+        .map(|change| {
+            let inline = match &change.node {
+                Some(node) if node.is_directory() || node.size == 0 => Some(Vec::new()),
+                Some(node) if node.size < INLINE_BELOW => reader.small_content(&node.hash)?,
+                _ => None,
+            };
+            Ok((change, inline))
+        })
+        .collect()
+}
+
+fn missing_contents(
+    reader: &HistoryReader,
+    cas: &Cas,
+    entries: &[WriteBackEntry],
+) -> Result<Vec<(ContentHash, u64)>, HistoryError> {
+    let mut asked = HashSet::new();
+    let mut missing = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.content_bytes.is_none()) {
+        let Ok(checked) = CheckedEntry::check(entry) else { continue };
+        let Some(node) = checked.content() else { continue };
+        let at_hand = node.hash == ContentHash::empty() || cas.has(&node.hash) || reader.has_small_content(&node.hash)?;
+        if !at_hand && asked.insert(node.hash) {
+            missing.push((node.hash, node.size));
+        }
+    }
+    Ok(missing)
+}
+
+/// Reads chunks back, and keeps their list when they make the content.
+fn verify(cas: &Cas, hash: &ContentHash, manifest: &Manifest) -> Result<Finish, WorkspaceError> {
+    let mut whole = blake3::Hasher::new();
+    let mut missing = Vec::new();
+    for (index, chunk) in manifest.chunks.iter().enumerate() {
+        match cas.read(&chunk.hash) {
+            Ok(Some(Object::Bytes(bytes))) if bytes.len() as u64 == chunk.size => {
+                whole.update(&bytes);
+            }
+            Ok(_) | Err(CasError::Damaged { .. }) => missing.push(index),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !missing.is_empty() {
+        return Ok(Finish::Missing(missing));
+    }
+    if whole.finalize().as_bytes() != hash.as_bytes() {
+        return Ok(Finish::Wrong);
+    }
+    cas.put_manifest(hash, manifest)?;
+    Ok(Finish::Right)
+}

@@ -1,0 +1,323 @@
+//! `replica.db`: what a replica must not forget.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, Row, Transaction, params};
+
+use crate::content::small;
+use crate::history::{HistoryError, meta, open_database, set_meta, wall_clock};
+use crate::proto::manifest::Manifest;
+use crate::proto::replica::{Base, JournalEntry, Restored, Settlement, bases_after};
+use crate::proto::{ContentHash, Node, Operation, WorkspacePath};
+use crate::tree::seen::{self, node_at, optional_node_at, path_at};
+
+const FORMAT: i64 = 1;
+
+const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS bases (
+        path TEXT PRIMARY KEY,
+        kind INTEGER NOT NULL, mode INTEGER NOT NULL, hash BLOB NOT NULL, size INTEGER NOT NULL,
+        sequence INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS journal (
+        local_seq INTEGER PRIMARY KEY,
+        path TEXT NOT NULL,
+        operation TEXT NOT NULL,
+        new_path TEXT,
+        kind INTEGER, mode INTEGER, hash BLOB, size INTEGER,
+        base INTEGER NOT NULL
+    );
+    CREATE TABLE IF NOT EXISTS conflicts (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        path TEXT NOT NULL,
+        kind INTEGER, mode INTEGER, hash BLOB, size INTEGER,
+        reason TEXT NOT NULL,
+        at INTEGER NOT NULL
+    );
+    CREATE TABLE IF NOT EXISTS intents (
+        path TEXT PRIMARY KEY,
+        kind INTEGER, mode INTEGER, hash BLOB, size INTEGER,
+        sequence INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS manifests (hash BLOB PRIMARY KEY, json TEXT NOT NULL) WITHOUT ROWID;
+";
+
+/// A write that the master refused; its bytes are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// Its number.
+    pub id: u64,
+    /// The path.
+    pub path: WorkspacePath,
+    /// What the path held; `None` when it had been removed.
+    pub node: Option<Node>,
+    /// Why the master refused it.
+    pub reason: String,
+    /// When, in milliseconds since 1970.
+    pub at_millis: i64,
+}
+
+pub(super) type Intent = (WorkspacePath, Option<Node>, u64);
+
+pub(super) struct ReplicaDatabase {
+    db: Connection,
+    path: PathBuf,
+}
+
+impl ReplicaDatabase {
+    pub(super) fn open(path: &Path) -> Result<Self, HistoryError> {
+        let db = open_database(path, &[SCHEMA, small::SCHEMA, seen::SCHEMA], FORMAT)?;
+        Ok(Self { db, path: path.to_owned() })
+    }
+
+    pub(super) fn db(&self) -> &Connection {
+        &self.db
+    }
+
+    pub(super) fn read<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, HistoryError> {
+        work(&self.db).map_err(|source| HistoryError::Sqlite { path: self.path.clone(), source })
+    }
+
+    /// One transaction. What the master would tell us again need not survive a
+    /// power cut; what only we know must.
+    pub(super) fn transact<T>(
+        &mut self,
+        durable: Durable,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, HistoryError> {
+        let level = match durable {
+            Durable::Yes => "FULL",
+            Durable::No => "NORMAL",
+        };
+        let run = |db: &mut Connection| {
+            db.pragma_update(None, "synchronous", level)?;
+            let transaction = db.transaction()?;
+            let done = work(&transaction)?;
+            transaction.commit()?;
+            Ok(done)
+        };
+        let path = &self.path;
+        run(&mut self.db).map_err(|source| HistoryError::Sqlite { path: path.clone(), source })
+    }
+
+    /// What the state machine starts from. `seen` is what the tree last held.
+    pub(super) fn restore(&self, seen: &HashMap<WorkspacePath, Node>) -> Result<Restored, HistoryError> {
+        self.read(|db| {
+            let mut bases = BTreeMap::new();
+            let mut select = db.prepare("SELECT path, kind, mode, hash, size, sequence FROM bases")?;
+            let mut rows = select.query([])?;
+            while let Some(row) = rows.next()? {
+                let sequence = row.get::<_, i64>(5)?.cast_unsigned();
+                bases.insert(path_at(row, 0)?, Base { sequence, node: node_at(row, 1)? });
+            }
+            let journal = read_journal(db)?;
+            let differing = seen
+                .iter()
+                .filter(|(path, node)| bases.get(*path).map(|base| &base.node) != Some(*node))
+                .map(|(path, _)| path)
+                .chain(bases.keys().filter(|path| !seen.contains_key(*path)))
+                .cloned()
+                .collect();
+            Ok(Restored {
+                applied: meta(db, "applied")?.cast_unsigned(),
+                resyncing: meta(db, "resyncing")? != 0,
+                next_local_seq: meta(db, "next_local_seq")?.cast_unsigned(),
+                bases,
+                differing,
+                journal,
+            })
+        })
+    }
+
+    pub(super) fn conflicts(&self) -> Result<Vec<Conflict>, HistoryError> {
+        self.read(|db| {
+            let mut select =
+                db.prepare("SELECT id, path, kind, mode, hash, size, reason, at FROM conflicts ORDER BY id")?;
+            let rows = select.query_map([], |row| {
+                Ok(Conflict {
+                    id: row.get::<_, i64>(0)?.cast_unsigned(),
+                    path: path_at(row, 1)?,
+                    node: optional_node_at(row, 2)?,
+                    reason: row.get(6)?,
+                    at_millis: row.get(7)?,
+                })
+            })?;
+            rows.collect()
+        })
+    }
+
+    /// Contents that unanswered and refused writes need.
+    pub(super) fn needed_contents(&self) -> Result<HashSet<ContentHash>, HistoryError> {
+        self.read(|db| {
+            let mut select = db.prepare(
+                "SELECT hash FROM journal WHERE hash IS NOT NULL UNION SELECT hash FROM conflicts WHERE hash IS NOT NULL",
+            )?;
+            let rows = select.query_map([], |row| row.get(0))?;
+            rows.collect()
+        })
+    }
+
+    pub(super) fn take_intents(&mut self) -> Result<Vec<Intent>, HistoryError> {
+        self.transact(Durable::No, |db| {
+            let mut select = db.prepare("SELECT path, kind, mode, hash, size, sequence FROM intents")?;
+            let rows = select.query_map([], |row| {
+                Ok((path_at(row, 0)?, optional_node_at(row, 1)?, row.get::<_, i64>(5)?.cast_unsigned()))
+            })?;
+            let intents = rows.collect::<rusqlite::Result<_>>()?;
+            db.execute("DELETE FROM intents", [])?;
+            Ok(intents)
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Durable {
+    Yes,
+    No,
+}
+
+fn read_journal(db: &Connection) -> rusqlite::Result<Vec<JournalEntry>> {
+    let mut select = db.prepare(
+        "SELECT local_seq, path, operation, new_path, kind, mode, hash, size, base FROM journal ORDER BY local_seq",
+    )?;
+    let rows = select.query_map([], |row| {
+        let node = optional_node_at(row, 4)?;
+        Ok(JournalEntry {
+            local_seq: row.get::<_, i64>(0)?.cast_unsigned(),
+            path: path_at(row, 1)?,
+            operation: operation_at(row, node.as_ref())?,
+            node,
+            base: row.get::<_, i64>(8)?.cast_unsigned(),
+        })
+    })?;
+    rows.collect()
+}
+
+fn operation_at(row: &Row<'_>, node: Option<&Node>) -> rusqlite::Result<Operation> {
+    let name: String = row.get(2)?;
+    Ok(match (name.as_str(), node) {
+        ("write", Some(node)) => Operation::Write(node.clone()),
+        ("chmod", Some(node)) => Operation::Chmod(node.mode),
+        ("rename", _) => Operation::Rename(path_at(row, 3)?),
+        _ => Operation::Delete,
+    })
+}
+
+pub(super) fn put_base(db: &Connection, path: &WorkspacePath, base: Option<&Base>) -> rusqlite::Result<()> {
+    let Some(Base { sequence, node }) = base else {
+        db.prepare_cached("DELETE FROM bases WHERE path = ?1")?.execute([path.as_str()])?;
+        return Ok(());
+    };
+    db.prepare_cached("INSERT OR REPLACE INTO bases VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute(params![
+        path.as_str(),
+        node.kind,
+        node.mode,
+        node.hash,
+        node.size.cast_signed(),
+        sequence.cast_signed(),
+    ])?;
+    Ok(())
+}
+
+pub(super) fn put_intent(
+    db: &Connection,
+    path: &WorkspacePath,
+    node: Option<&Node>,
+    sequence: u64,
+) -> rusqlite::Result<()> {
+    db.prepare_cached("INSERT OR REPLACE INTO intents VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute(params![
+        path.as_str(),
+        node.map(|node| node.kind),
+        node.map(|node| node.mode),
+        node.map(|node| node.hash),
+        node.map(|node| node.size.cast_signed()),
+        sequence.cast_signed(),
+    ])?;
+    Ok(())
+}
+
+pub(super) fn put_journal(db: &Connection, entry: &JournalEntry) -> rusqlite::Result<()> {
+    let (operation, new_path) = match &entry.operation {
+        Operation::Write(_) => ("write", None),
+        Operation::Delete => ("delete", None),
+        Operation::Chmod(_) => ("chmod", None),
+        Operation::Rename(to) => ("rename", Some(to.as_str())),
+    };
+    let node = entry.node.as_ref();
+    db.prepare_cached("INSERT INTO journal VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?.execute(params![
+        entry.local_seq.cast_signed(),
+        entry.path.as_str(),
+        operation,
+        new_path,
+        node.map(|node| node.kind),
+        node.map(|node| node.mode),
+        node.map(|node| node.hash),
+        node.map(|node| node.size.cast_signed()),
+        entry.base.cast_signed(),
+    ])?;
+    set_meta(db, "next_local_seq", (entry.local_seq + 1).cast_signed())
+}
+
+pub(super) fn settle(db: &Connection, settlement: &Settlement) -> rusqlite::Result<()> {
+    let entry = &settlement.entry;
+    db.prepare_cached("DELETE FROM journal WHERE local_seq = ?1")?.execute([entry.local_seq.cast_signed()])?;
+    match &settlement.result {
+        Ok(sequence) => {
+            for (path, node) in bases_after(entry) {
+                put_base(db, &path, node.map(|node| Base { sequence: *sequence, node }).as_ref())?;
+            }
+        }
+        Err(reason) => {
+            let path = match &entry.operation {
+                Operation::Rename(to) => to,
+                _ => &entry.path,
+            };
+            let node = entry.node.as_ref();
+            db.prepare_cached(
+                "INSERT INTO conflicts (path, kind, mode, hash, size, reason, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?
+            .execute(params![
+                path.as_str(),
+                node.map(|node| node.kind),
+                node.map(|node| node.mode),
+                node.map(|node| node.hash),
+                node.map(|node| node.size.cast_signed()),
+                reason,
+                wall_clock(),
+            ])?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes small contents that neither an unanswered nor a refused write needs.
+pub(super) fn drop_unneeded(db: &Connection) -> rusqlite::Result<()> {
+    db.execute(
+        "DELETE FROM content WHERE NOT EXISTS (SELECT 1 FROM journal WHERE journal.hash = content.hash) \
+         AND NOT EXISTS (SELECT 1 FROM conflicts WHERE conflicts.hash = content.hash)",
+        [],
+    )?;
+    Ok(())
+}
+
+/// The chunks of a large content that is or was in the tree, so that they need
+/// not be found again when the next version comes.
+pub(super) fn put_manifest(db: &Connection, hash: &ContentHash, manifest: &Manifest) -> rusqlite::Result<()> {
+    db.prepare_cached("INSERT OR REPLACE INTO manifests VALUES (?1, ?2)")?
+        .execute(params![hash, manifest.to_json()])?;
+    // Only what some path holds is of use.
+    db.prepare_cached("DELETE FROM manifests WHERE hash <> ?1 AND hash NOT IN (SELECT hash FROM bases)")?
+        .execute([hash])?;
+    Ok(())
+}
+
+pub(super) fn manifest(db: &Connection, node: &Node) -> rusqlite::Result<Option<Manifest>> {
+    let mut select = db.prepare_cached("SELECT json FROM manifests WHERE hash = ?1")?;
+    let mut rows = select.query([node.hash])?;
+    match rows.next()? {
+        Some(row) => Ok(Manifest::parse(&row.get::<_, String>(0)?, node.size).ok()),
+        None => Ok(None),
+    }
+}

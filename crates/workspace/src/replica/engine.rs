@@ -1,0 +1,495 @@
+//! The thread that owns a replica's tree and database.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::assembly::Assemblies;
+use super::database::{self, Conflict, Durable, ReplicaDatabase};
+use super::handle::ReplicaOpError;
+use crate::content::{Cas, Object, small};
+use crate::history::{HistoryError, set_meta};
+use crate::mailbox::Commands;
+use crate::proto::fetch::{Finish, Offer};
+use crate::proto::manifest::Manifest;
+use crate::proto::replica::{
+    ApplyItem, ApplyOutcome, Base, ContentSource, JournalEntry, LocalChange, Settlement,
+};
+use crate::proto::{ContentHash, Node, WorkspacePath};
+use crate::tree::seen;
+use crate::tree::{Applied, Content, Found, LiveTree, Look, Problem, TreeError};
+use crate::watch::WatchMode;
+
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+pub(super) type Outcomes = Vec<(WorkspacePath, u64, ApplyOutcome)>;
+
+/// What the engine can be asked for.
+pub(super) enum Command {
+    Apply(Vec<ApplyItem>, oneshot::Sender<Outcomes>),
+    SaveProgress { applied: u64, resyncing: bool },
+    Journal(Vec<JournalEntry>, oneshot::Sender<()>),
+    Settle(Vec<Settlement>),
+    LoadInline(Vec<(u64, ContentHash)>, oneshot::Sender<Vec<(u64, Vec<u8>)>>),
+    LoadContent(ContentHash, oneshot::Sender<Offer>),
+    Plan { hash: ContentHash, manifest: Manifest, near: Vec<WorkspacePath>, reply: oneshot::Sender<Vec<usize>> },
+    KeepChunk { hash: ContentHash, bytes: Vec<u8>, offsets: Vec<u64>, reply: oneshot::Sender<usize> },
+    Finish(ContentHash, oneshot::Sender<Finish>),
+    /// The connection is lost: what was being put together is of no use.
+    Reset,
+    Flush(oneshot::Sender<Result<(), ReplicaOpError>>),
+    Conflicts(oneshot::Sender<Result<Vec<Conflict>, ReplicaOpError>>),
+    ReadConflict(u64, oneshot::Sender<Result<Vec<u8>, ReplicaOpError>>),
+    TakeConflict(u64, oneshot::Sender<Result<Conflict, ReplicaOpError>>),
+    DropConflict(u64, oneshot::Sender<Result<Conflict, ReplicaOpError>>),
+    Report(oneshot::Sender<EngineReport>),
+    Stop,
+}
+
+#[derive(Debug)]
+pub(super) struct EngineReport {
+    pub(super) watch: WatchMode,
+    pub(super) problems: Vec<Problem>,
+    pub(super) unsettled: usize,
+    pub(super) failure: Option<String>,
+    pub(super) conflicts: usize,
+}
+
+pub(super) struct Engine {
+    pub(super) tree: LiveTree,
+    pub(super) db: ReplicaDatabase,
+    pub(super) cas: Cas,
+    pub(super) local: mpsc::UnboundedSender<Vec<LocalChange>>,
+    pub(super) assemblies: Assemblies,
+    pub(super) poll_every: Duration,
+    pub(super) next_poll: Instant,
+    /// Entries that could not be written down yet; nothing behind them is.
+    pub(super) unwritten: VecDeque<(Vec<JournalEntry>, oneshot::Sender<()>)>,
+    pub(super) failure: Option<String>,
+    pub(super) retry_at: Option<Instant>,
+}
+
+impl Engine {
+    pub(super) fn run(mut self, commands: &Commands<Command>) {
+        loop {
+            while let Some(command) = commands.try_next() {
+                if matches!(command, Command::Stop) {
+                    return;
+                }
+                self.handle(command);
+            }
+            if let Err(error) = self.tree.read_events() {
+                self.failed(&error.to_string());
+            }
+            let now = Instant::now();
+            let polling = matches!(self.tree.watch_mode(), WatchMode::Polling { .. });
+            if self.retry_at.is_none_or(|at| now >= at) {
+                self.retry_at = None;
+                self.write_journal();
+                let ready = self.tree.next_look().is_some_and(|at| at <= now);
+                if polling && now >= self.next_poll {
+                    self.next_poll = now + self.poll_every;
+                    self.look(Look::Whole);
+                } else if ready {
+                    self.look(Look::Ready);
+                }
+            }
+            let polling = matches!(self.tree.watch_mode(), WatchMode::Polling { .. });
+            let until = match self.retry_at {
+                Some(at) => Some(at),
+                None => [self.tree.next_look(), polling.then_some(self.next_poll)].into_iter().flatten().min(),
+            };
+            if commands.wait(self.tree.watch_fd(), until).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &str) {
+        if self.failure.as_deref() != Some(error) {
+            tracing::error!(root = %self.tree.root().path().display(), "{error}");
+            self.failure = Some(error.to_owned());
+        }
+        self.retry_at = Some(Instant::now() + RETRY_AFTER);
+    }
+
+    fn handle(&mut self, command: Command) {
+        // A caller that no longer waits is not an error.
+        match command {
+            Command::Apply(items, reply) => drop(reply.send(self.apply(items))),
+            Command::SaveProgress { applied, resyncing } => {
+                let saved = self.db.transact(Durable::No, |db| {
+                    set_meta(db, "applied", applied.cast_signed())?;
+                    set_meta(db, "resyncing", i64::from(resyncing))
+                });
+                // Forgotten progress only means that more is sent again.
+                if let Err(error) = saved {
+                    self.failed(&error.to_string());
+                }
+            }
+            Command::Journal(entries, reply) => {
+                self.unwritten.push_back((entries, reply));
+                self.write_journal();
+            }
+            Command::Settle(settlements) => self.settle(&settlements),
+            Command::LoadInline(wanted, reply) => drop(reply.send(self.load_inline(wanted))),
+            Command::LoadContent(hash, reply) => drop(reply.send(self.load_content(&hash))),
+            Command::Plan { hash, manifest, near, reply } => {
+                let all = (0..manifest.chunks.len()).collect();
+                let missing = self.assemblies.plan(&self.tree, &self.db, hash, manifest, &near);
+                let missing = missing.unwrap_or_else(|error| {
+                    self.failed(&error.to_string());
+                    all
+                });
+                drop(reply.send(missing));
+            }
+            Command::KeepChunk { hash, bytes, offsets, reply } => {
+                // A chunk that did not reach the disk is found missing at the end.
+                if let Err(error) = self.assemblies.keep(&hash, &bytes, &offsets) {
+                    self.failed(&error.to_string());
+                }
+                drop(reply.send(offsets.len()));
+            }
+            Command::Finish(hash, reply) => drop(reply.send(self.finish(&hash))),
+            Command::Reset => self.assemblies.clear(),
+            Command::Flush(reply) => drop(reply.send(self.flush())),
+            Command::Conflicts(reply) => drop(reply.send(self.db.conflicts().map_err(Into::into))),
+            Command::ReadConflict(id, reply) => drop(reply.send(self.read_conflict(id))),
+            Command::TakeConflict(id, reply) => drop(reply.send(self.take_conflict(id))),
+            Command::DropConflict(id, reply) => drop(reply.send(self.drop_conflict(id))),
+            Command::Report(reply) => drop(reply.send(EngineReport {
+                watch: self.tree.watch_mode().clone(),
+                problems: self.tree.problems(),
+                unsettled: self.tree.unsettled_len(),
+                failure: self.failure.clone(),
+                conflicts: self.db.conflicts().map_or(0, |all| all.len()),
+            })),
+            Command::Stop => {}
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), ReplicaOpError> {
+        self.tree.catch_up_with_events()?;
+        let changes = self.find(Look::Everything)?;
+        if !changes.is_empty() {
+            drop(self.local.send(changes));
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, how: Look) {
+        match self.find(how) {
+            Ok(changes) if changes.is_empty() => {}
+            Ok(changes) => {
+                self.failure = None;
+                drop(self.local.send(changes));
+            }
+            Err(error) => self.failed(&error.to_string()),
+        }
+    }
+
+    /// Looks, and keeps the contents of what changed.
+    pub(super) fn find(&mut self, how: Look) -> Result<Vec<LocalChange>, ReplicaOpError> {
+        let sight = self.tree.look(how, &self.cas)?;
+        if sight.changes.is_empty() && sight.refreshed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tree = &self.tree;
+        let kept = self.db.transact(Durable::No, |db| {
+            for found in &sight.changes {
+                if let (Some(bytes), Some(node)) = (&found.small, found.node()) {
+                    small::put(db, &node.hash, bytes)?;
+                }
+            }
+            // Only how they look: what they hold is written with the journal.
+            sight.refreshed.iter().try_for_each(|path| seen::put(db, path, tree.seen(path)))
+        });
+        if let Err(error) = kept {
+            self.tree.unsee(sight.changes, Instant::now());
+            return Err(error.into());
+        }
+        Ok(sight.changes.into_iter().map(local_change).collect())
+    }
+
+    fn write_journal(&mut self) {
+        while let Some((entries, _)) = self.unwritten.front() {
+            let tree = &self.tree;
+            let written = self.cas.sync().map_err(ReplicaOpError::from).and_then(|()| {
+                Ok(self.db.transact(Durable::Yes, |db| {
+                    for entry in entries {
+                        database::put_journal(db, entry)?;
+                        seen::put(db, &entry.path, tree.seen(&entry.path))?;
+                        if let crate::proto::Operation::Rename(to) = &entry.operation {
+                            seen::put(db, to, tree.seen(to))?;
+                        }
+                    }
+                    Ok(())
+                })?)
+            });
+            if let Err(error) = written {
+                self.failed(&error.to_string());
+                return;
+            }
+            if let Some((_, reply)) = self.unwritten.pop_front() {
+                drop(reply.send(()));
+            }
+        }
+    }
+
+    fn settle(&mut self, settlements: &[Settlement]) {
+        let settled = self.db.transact(Durable::Yes, |db| {
+            settlements.iter().try_for_each(|settlement| database::settle(db, settlement))
+        });
+        // When it cannot be written down, the entries stay in the journal and
+        // are sent again after the next start: the master gives the same answer.
+        if let Err(error) = settled.and_then(|()| self.drop_unneeded()) {
+            self.failed(&error.to_string());
+        }
+    }
+
+    /// Frees contents once nothing waits for an answer.
+    pub(super) fn drop_unneeded(&mut self) -> Result<(), HistoryError> {
+        let needed = self.db.needed_contents()?;
+        let waiting: i64 = self.db.read(|db| db.query_row("SELECT count(*) FROM journal", [], |row| row.get(0)))?;
+        if waiting > 0 || !self.unwritten.is_empty() {
+            return Ok(());
+        }
+        self.db.transact(Durable::No, |db| database::drop_unneeded(db))?;
+        if let Err(error) = self.cas.collect::<crate::content::CasError>(|| Ok(needed.clone())) {
+            tracing::warn!(%error, "contents that are no longer needed could not be removed");
+        }
+        Ok(())
+    }
+
+    fn load_inline(&self, wanted: Vec<(u64, ContentHash)>) -> Vec<(u64, Vec<u8>)> {
+        let load = |hash: ContentHash| self.db.read(|db| small::get(db, &hash)).ok().flatten();
+        wanted.into_iter().filter_map(|(number, hash)| Some((number, load(hash)?))).collect()
+    }
+
+    fn load_content(&self, hash: &ContentHash) -> Offer {
+        if *hash == ContentHash::empty() {
+            return Offer::Whole(Vec::new());
+        }
+        if let Ok(Some(bytes)) = self.db.read(|db| small::get(db, hash)) {
+            return Offer::Whole(bytes);
+        }
+        crate::content::offer(&self.cas, hash).unwrap_or_else(|error| {
+            tracing::error!(%error, "a content cannot be given to the master");
+            Offer::Nothing
+        })
+    }
+
+    fn finish(&mut self, hash: &ContentHash) -> Finish {
+        match self.assemblies.finish(hash) {
+            Ok((finish, manifest)) => {
+                if let Some(manifest) = manifest {
+                    let kept = self.db.transact(Durable::No, |db| database::put_manifest(db, hash, &manifest));
+                    if let Err(error) = kept {
+                        tracing::debug!(%error, "the chunks of a content are not remembered");
+                    }
+                }
+                finish
+            }
+            Err(error) => {
+                self.failed(&error.to_string());
+                Finish::Wrong
+            }
+        }
+    }
+
+    fn apply(&mut self, items: Vec<ApplyItem>) -> Outcomes {
+        let all_blocked = |items: &[ApplyItem], reason: &str| {
+            let blocked = |item: &ApplyItem| (item.path.clone(), item.sequence, ApplyOutcome::Blocked(reason.to_owned()));
+            items.iter().map(blocked).collect()
+        };
+        let intended = self.db.transact(Durable::No, |db| {
+            items.iter().try_for_each(|item| database::put_intent(db, &item.path, item.node.as_ref(), item.sequence))
+        });
+        if let Err(error) = intended {
+            self.failed(&error.to_string());
+            return all_blocked(&items, &error.to_string());
+        }
+        let mut outcomes = Vec::with_capacity(items.len());
+        let mut nodes = Vec::with_capacity(items.len());
+        for item in items {
+            let ApplyItem { path, sequence, node, content } = item;
+            let outcome = match self.apply_one(&path, node.as_ref(), content) {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    self.failed(&error.to_string());
+                    ApplyOutcome::Blocked(error.to_string())
+                }
+            };
+            outcomes.push((path, sequence, outcome));
+            nodes.push(node);
+        }
+        let synced = self.tree.sync().map_err(ReplicaOpError::from);
+        let tree = &self.tree;
+        let recorded = synced.and_then(|()| {
+            Ok(self.db.transact(Durable::No, |db| {
+                for ((path, sequence, outcome), node) in outcomes.iter().zip(&nodes) {
+                    if matches!(outcome, ApplyOutcome::Done | ApplyOutcome::DoneBut(_)) {
+                        let base = node.clone().map(|node| Base { sequence: *sequence, node });
+                        database::put_base(db, path, base.as_ref())?;
+                        seen::put(db, path, tree.seen(path))?;
+                    }
+                }
+                db.execute("DELETE FROM intents", []).map(drop)
+            })?)
+        });
+        if let Err(error) = recorded {
+            self.failed(&error.to_string());
+            for (_, _, outcome) in &mut outcomes {
+                if matches!(outcome, ApplyOutcome::Done) {
+                    *outcome = ApplyOutcome::Blocked(error.to_string());
+                }
+            }
+        } else if self.unwritten.is_empty() {
+            self.failure = None;
+        }
+        outcomes
+    }
+
+    fn apply_one(
+        &mut self,
+        path: &WorkspacePath,
+        node: Option<&Node>,
+        content: ContentSource,
+    ) -> Result<ApplyOutcome, ReplicaOpError> {
+        let applied = match content {
+            ContentSource::Keep => self.tree.apply(path, node, Content::Keep, &self.cas)?,
+            ContentSource::Bytes(bytes) => self.tree.apply(path, node, Content::Bytes(&bytes), &self.cas)?,
+            ContentSource::Assembled(hash) => match self.assemblies.take(&hash) {
+                Some(temporary) => self.tree.apply(path, node, Content::Temporary(temporary), &self.cas)?,
+                None => return Ok(ApplyOutcome::NeedContent),
+            },
+            ContentSource::CopyOf(other) => match self.copy_of(&other, node)? {
+                Some(bytes) => self.tree.apply(path, node, bytes.content(), &self.cas)?,
+                None => return Ok(ApplyOutcome::NeedContent),
+            },
+        };
+        Ok(match applied {
+            Applied::Done => ApplyOutcome::Done,
+            Applied::LeftFolder(node) => {
+                ApplyOutcome::DoneBut(LocalChange { path: path.clone(), node: Some(node), renamed_from: None })
+            }
+            Applied::NeedContent => ApplyOutcome::NeedContent,
+            Applied::InTheWay(reason) => ApplyOutcome::Blocked(reason),
+            Applied::Diverged(captured) => {
+                if let Some((bytes, node)) = captured.as_ref().and_then(|is| Some((is.small.as_ref()?, &is.seen.node))) {
+                    self.db.transact(Durable::No, |db| small::put(db, &node.hash, bytes))?;
+                }
+                let seen = captured.map(|captured| captured.seen);
+                let node = seen.as_ref().map(|seen| seen.node.clone());
+                self.tree.accept(path, seen);
+                ApplyOutcome::Diverged(LocalChange { path: path.clone(), node, renamed_from: None })
+            }
+        })
+    }
+
+    /// The content of another file of the tree, if it is still what it was.
+    fn copy_of(&self, other: &WorkspacePath, node: Option<&Node>) -> Result<Option<Copied>, ReplicaOpError> {
+        let (Some(node), Some(seen)) = (node, self.tree.seen(other)) else { return Ok(None) };
+        if !seen.node.same_content(node) {
+            return Ok(None);
+        }
+        let error = |source| TreeError::Io { path: self.tree.root().absolute(Some(other)), source };
+        if node.kind == crate::proto::Kind::Symlink {
+            let target = self.tree.root().read_link(other).unwrap_or_default();
+            return Ok((ContentHash::of(&target) == node.hash).then_some(Copied::Bytes(target)));
+        }
+        let Ok(file) = self.tree.root().open_file(other) else { return Ok(None) };
+        let temporary = self.tree.root().temporary().map_err(error)?;
+        let mut hasher = blake3::Hasher::new();
+        let mut reader = io::BufReader::with_capacity(1 << 20, &file);
+        let mut out = temporary.file().map_err(error)?;
+        loop {
+            let bytes = io::BufRead::fill_buf(&mut reader).map_err(error)?;
+            if bytes.is_empty() {
+                break;
+            }
+            hasher.update(bytes);
+            io::Write::write_all(&mut out, bytes).map_err(error)?;
+            let length = bytes.len();
+            io::BufRead::consume(&mut reader, length);
+        }
+        Ok((hasher.finalize().as_bytes() == node.hash.as_bytes()).then_some(Copied::File(temporary)))
+    }
+
+    fn conflict(&self, id: u64) -> Result<Conflict, ReplicaOpError> {
+        let all = self.db.conflicts()?;
+        all.into_iter().find(|conflict| conflict.id == id).ok_or(ReplicaOpError::NoConflict { id })
+    }
+
+    fn read_conflict(&self, id: u64) -> Result<Vec<u8>, ReplicaOpError> {
+        let conflict = self.conflict(id)?;
+        let Some(node) = conflict.node.filter(|node| !node.is_directory()) else { return Ok(Vec::new()) };
+        self.kept_content(&node.hash)?.ok_or(ReplicaOpError::ContentGone { id })
+    }
+
+    fn kept_content(&self, hash: &ContentHash) -> Result<Option<Vec<u8>>, ReplicaOpError> {
+        if *hash == ContentHash::empty() {
+            return Ok(Some(Vec::new()));
+        }
+        if let Some(bytes) = self.db.read(|db| small::get(db, hash))? {
+            return Ok(Some(bytes));
+        }
+        Ok(match self.cas.read(hash)? {
+            None => None,
+            Some(Object::Bytes(bytes)) => Some(bytes),
+            Some(Object::Chunks(manifest)) => {
+                let mut bytes = Vec::new();
+                self.cas.copy_chunks(hash, &manifest, &mut bytes)?;
+                Some(bytes)
+            }
+        })
+    }
+
+    /// Puts a refused version back at its path, as a new local change.
+    fn take_conflict(&mut self, id: u64) -> Result<Conflict, ReplicaOpError> {
+        self.flush()?;
+        let conflict = self.conflict(id)?;
+        let bytes = self.read_conflict(id)?;
+        match self.tree.apply(&conflict.path, conflict.node.as_ref(), Content::Bytes(&bytes), &self.cas)? {
+            Applied::Done => {}
+            _ => return Err(ReplicaOpError::Busy { path: conflict.path }),
+        }
+        let change = LocalChange { path: conflict.path.clone(), node: conflict.node.clone(), renamed_from: None };
+        drop(self.local.send(vec![change]));
+        self.forget_conflict(id)?;
+        Ok(conflict)
+    }
+
+    fn drop_conflict(&mut self, id: u64) -> Result<Conflict, ReplicaOpError> {
+        let conflict = self.conflict(id)?;
+        self.forget_conflict(id)?;
+        self.drop_unneeded()?;
+        Ok(conflict)
+    }
+
+    fn forget_conflict(&mut self, id: u64) -> Result<(), ReplicaOpError> {
+        self.db.transact(Durable::Yes, |db| db.execute("DELETE FROM conflicts WHERE id = ?1", [id.cast_signed()]))?;
+        Ok(())
+    }
+}
+
+enum Copied {
+    Bytes(Vec<u8>),
+    File(crate::tree::Temporary),
+}
+
+impl Copied {
+    fn content(self) -> Content<'static> {
+        match self {
+            Self::Bytes(bytes) => Content::Owned(bytes),
+            Self::File(file) => Content::Temporary(file),
+        }
+    }
+}
+
+pub(super) fn local_change(found: Found) -> LocalChange {
+    let node = found.node().cloned();
+    LocalChange { path: found.path, node, renamed_from: found.renamed_from }
+}

@@ -1,0 +1,112 @@
+//! Frames from and to a peer, whatever carries them.
+
+use std::io;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{Sink, Stream};
+use quintet_framing::ws::{WsFrameReader, WsFrameWriter};
+use quintet_framing::{FrameError, FrameReader, FrameWriter, ReadError};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::proto::FORMAT;
+
+/// The connection cannot be used any more.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Io(#[from] io::Error),
+    /// What came is not a sequence of frames, or broke off inside one.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+impl From<ReadError> for TransportError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Io(error) => Self::Io(error),
+            ReadError::Frame(error) => Self::Frame(error),
+        }
+    }
+}
+
+/// Where frames come from.
+#[async_trait]
+pub trait FrameSource: Send {
+    /// The next payload; `None` when the peer closed between two frames.
+    async fn next(&mut self) -> Result<Option<Bytes>, TransportError>;
+}
+
+/// Where frames go.
+#[async_trait]
+pub trait FrameSink: Send {
+    /// Adds a payload to what the next flush sends.
+    async fn queue(&mut self, payload: Bytes) -> Result<(), TransportError>;
+    /// Sends what was queued.
+    async fn flush(&mut self) -> Result<(), TransportError>;
+}
+
+/// Both directions of one connection.
+pub struct Connection {
+    pub(crate) source: Box<dyn FrameSource>,
+    pub(crate) sink: Box<dyn FrameSink>,
+}
+
+impl Connection {
+    /// Frames over any byte stream, such as a Unix socket.
+    pub fn over_stream(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
+        let (read, write) = tokio::io::split(stream);
+        Self::new(FrameReader::new(read, FORMAT), FrameWriter::new(write, FORMAT))
+    }
+
+    /// Frames in binary WebSocket messages, from any stream and sink of them.
+    pub fn over_messages<R, W>(messages: R, sink: W) -> Self
+    where
+        R: Stream<Item = io::Result<Bytes>> + Send + Unpin + 'static,
+        W: Sink<Bytes, Error = io::Error> + Send + Unpin + 'static,
+    {
+        Self::new(WsFrameReader::new(messages, FORMAT), WsFrameWriter::new(sink, FORMAT))
+    }
+
+    /// Frames from and to something else.
+    pub fn new(source: impl FrameSource + 'static, sink: impl FrameSink + 'static) -> Self {
+        Self { source: Box::new(source), sink: Box::new(sink) }
+    }
+}
+
+#[async_trait]
+impl<R: AsyncRead + Send + Unpin> FrameSource for FrameReader<R> {
+    async fn next(&mut self) -> Result<Option<Bytes>, TransportError> {
+        Ok(Self::next(self).await?)
+    }
+}
+
+#[async_trait]
+impl<W: AsyncWrite + Send + Unpin> FrameSink for FrameWriter<W> {
+    async fn queue(&mut self, payload: Bytes) -> Result<(), TransportError> {
+        Ok(Self::queue(self, payload)?)
+    }
+
+    async fn flush(&mut self) -> Result<(), TransportError> {
+        Ok(Self::flush(self).await?)
+    }
+}
+
+#[async_trait]
+impl<S: Stream<Item = io::Result<Bytes>> + Send + Unpin> FrameSource for WsFrameReader<S> {
+    async fn next(&mut self) -> Result<Option<Bytes>, TransportError> {
+        Ok(Self::next(self).await?)
+    }
+}
+
+#[async_trait]
+impl<S: Sink<Bytes, Error = io::Error> + Send + Unpin> FrameSink for WsFrameWriter<S> {
+    async fn queue(&mut self, payload: Bytes) -> Result<(), TransportError> {
+        Ok(self.feed(&payload).await?)
+    }
+
+    async fn flush(&mut self) -> Result<(), TransportError> {
+        Ok(Self::flush(self).await?)
+    }
+}

@@ -1,0 +1,129 @@
+//! Reading a path so that what is read is a state it really had.
+
+use std::io::{self, Read};
+use std::time::SystemTime;
+
+use rustix::fs::{self as sys, Stat};
+
+use super::TreeError;
+use super::root::{self, Fingerprint, Root};
+use super::seen::Seen;
+use crate::content::{Cas, Ingest};
+use crate::proto::manifest::Manifest;
+use crate::proto::{Kind, Node, WorkspacePath};
+
+/// How often a file that changes while it is read is read again at once.
+const ATTEMPTS: usize = 4;
+
+/// What a path holds; large content is in the store.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    pub(crate) seen: Seen,
+    pub(crate) small: Option<Vec<u8>>,
+    pub(crate) chunks: Option<Manifest>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Capture {
+    Is(Captured),
+    Absent,
+    /// It is neither a file, a folder nor a symlink.
+    Special,
+    /// It kept changing; look again later.
+    Unstable,
+    Unreadable(io::Error),
+}
+
+impl Root {
+    /// Reads a path, again and again until it is stable.
+    pub(crate) fn capture(&self, path: &WorkspacePath, cas: &Cas) -> Result<Capture, TreeError> {
+        for _ in 0..ATTEMPTS {
+            match self.capture_once(path, cas)? {
+                Capture::Unstable => {}
+                captured => return Ok(captured),
+            }
+        }
+        Ok(Capture::Unstable)
+    }
+
+    /// What a path holds, as far as it can be read at this moment.
+    pub(crate) fn capture_seen(&self, path: &WorkspacePath, cas: &Cas) -> Result<Option<Seen>, TreeError> {
+        Ok(match self.capture(path, cas)? {
+            Capture::Is(captured) => Some(captured.seen),
+            _ => None,
+        })
+    }
+
+    fn capture_once(&self, path: &WorkspacePath, cas: &Cas) -> Result<Capture, TreeError> {
+        let stat = match self.stat(path) {
+            Ok(Some(stat)) => stat,
+            Ok(None) => return Ok(Capture::Absent),
+            Err(error) => return Ok(Capture::Unreadable(error)),
+        };
+        match root::kind(&stat) {
+            None => Ok(Capture::Special),
+            Some(Kind::Directory) => Ok(Capture::Is(Captured {
+                seen: Seen { node: Node::directory(root::mode(&stat)), fingerprint: Fingerprint::of(&stat) },
+                small: None,
+                chunks: None,
+            })),
+            Some(Kind::Symlink) => match self.read_link(path) {
+                Ok(target) => Ok(Capture::Is(Captured {
+                    seen: Seen { node: root::link_node(&target), fingerprint: Fingerprint::of(&stat) },
+                    small: Some(target),
+                    chunks: None,
+                })),
+                // It was replaced since.
+                Err(_) => Ok(Capture::Unstable),
+            },
+            Some(Kind::File) => self.capture_file(path, cas, &stat),
+        }
+    }
+
+    fn capture_file(&self, path: &WorkspacePath, cas: &Cas, before: &Stat) -> Result<Capture, TreeError> {
+        let started = SystemTime::now();
+        let mut file = match self.open_file(path) {
+            Ok(file) => file,
+            Err(error) if root::is_absence(&error) => return Ok(Capture::Unstable),
+            Err(error) => return Ok(Capture::Unreadable(error)),
+        };
+        let ingested = match cas.ingest((&mut file).take(u64::MAX)) {
+            Ok(ingested) => ingested,
+            Err(Ingest::Read(error)) => return Ok(Capture::Unreadable(error)),
+            Err(Ingest::Store(error)) => return Err(error.into()),
+        };
+        let Ok(after) = sys::fstat(&file) else { return Ok(Capture::Unstable) };
+        let fingerprint = Fingerprint::of(&after);
+        if Fingerprint::of(before) != fingerprint || fingerprint.size != ingested.size {
+            return Ok(Capture::Unstable);
+        }
+        let node =
+            Node { kind: Kind::File, mode: root::mode(&after), hash: ingested.hash, size: ingested.size };
+        let fingerprint = if is_racy(fingerprint.mtime, started) { Fingerprint::UNTRUSTED } else { fingerprint };
+        Ok(Capture::Is(Captured {
+            seen: Seen { node, fingerprint },
+            small: ingested.small,
+            chunks: ingested.chunks,
+        }))
+    }
+}
+
+/// Whether a write right after the reading could leave the same timestamp: the
+/// clock of file systems ticks every few milliseconds. A time in the future
+/// (clocks jump) says nothing either.
+fn is_racy(mtime: i64, started: SystemTime) -> bool {
+    const TICK: i64 = 11_000_000;
+    static FINE_CLOCK: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    let started = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let started = i64::try_from(started.as_nanos()).unwrap_or(i64::MAX);
+    let tick = if *FINE_CLOCK.get_or_init(has_fine_clock) { 0 } else { TICK };
+    mtime > started.saturating_sub(tick)
+}
+
+/// Since Linux 6.13 a timestamp that somebody has looked at is never given twice.
+fn has_fine_clock() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (6, 13)
+}

@@ -1,0 +1,578 @@
+//! A tree that is followed: what it held when it was last looked at, and where
+//! it may have changed since.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rustix::fs::{self as sys, AtFlags};
+
+use super::capture::{Capture, Captured};
+use super::root::{self, Fingerprint, Root, Unsynced};
+use super::seen::Seen;
+use super::{Problem, ProblemReason, Refused, TrackLimits, TreeError};
+use crate::content::Cas;
+use crate::proto::ledger::{in_order, str_range};
+use crate::proto::path::RESERVED;
+use crate::proto::{Kind, Node, WorkspacePath};
+use crate::watch::{Happening, Unsettled, WatchMode, Watcher, limit_reached};
+
+const IGNORE_FILE: &str = ".quintetignore";
+
+/// A change that was found by looking.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) path: WorkspacePath,
+    pub(crate) old: Option<Node>,
+    pub(crate) new: Option<Seen>,
+    pub(crate) small: Option<Vec<u8>>,
+    pub(crate) renamed_from: Option<WorkspacePath>,
+}
+
+impl Found {
+    pub(crate) fn node(&self) -> Option<&Node> {
+        self.new.as_ref().map(|seen| &seen.node)
+    }
+}
+
+/// How far to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// At paths that have settled.
+    Ready,
+    /// At everything that an event named.
+    Everything,
+    /// At the whole tree.
+    Whole,
+}
+
+/// What looking brought.
+#[derive(Debug, Default)]
+pub(crate) struct Sight {
+    /// Changes, in an order in which they can be made elsewhere.
+    pub(crate) changes: Vec<Found>,
+    /// Paths that hold the same as before and only look different.
+    pub(crate) refreshed: Vec<WorkspacePath>,
+}
+
+pub(crate) struct LiveTree {
+    pub(super) root: Root,
+    pub(super) seen: BTreeMap<WorkspacePath, Seen>,
+    by_inode: HashMap<u64, WorkspacePath>,
+    pub(super) unsynced: Unsynced,
+    watcher: Option<Watcher>,
+    mode: WatchMode,
+    unsettled: Unsettled,
+    look_everywhere: bool,
+    ignore: Gitignore,
+    problems: HashSet<Problem>,
+}
+
+impl LiveTree {
+    pub(crate) fn open(root: Root, seen: Vec<(WorkspacePath, Seen)>) -> Self {
+        let mut tree = Self {
+            ignore: Gitignore::empty(),
+            root,
+            seen: BTreeMap::new(),
+            by_inode: HashMap::new(),
+            unsynced: Unsynced::default(),
+            watcher: None,
+            mode: WatchMode::Polling { reason: "it was not started yet".to_owned() },
+            unsettled: Unsettled::default(),
+            look_everywhere: true,
+            problems: HashSet::new(),
+        };
+        for (path, seen) in seen {
+            tree.see(&path, Some(seen));
+        }
+        tree.read_ignore_file();
+        tree
+    }
+
+    /// Starts to watch, or says why the tree has to be polled. The first look
+    /// at the whole tree adds the watches, each before its folder is read.
+    pub(crate) fn start_watching(&mut self, poll_instead: Option<String>) {
+        self.look_everywhere = true;
+        if let Some(reason) = poll_instead {
+            self.mode = WatchMode::Polling { reason };
+            return;
+        }
+        let own = self.root.path().join(RESERVED);
+        match Watcher::new(self.root.path(), &own) {
+            Ok(watcher) => {
+                self.watcher = Some(watcher);
+                self.mode = WatchMode::Events;
+            }
+            Err(error) => self.stop_watching(&error),
+        }
+    }
+
+    fn stop_watching(&mut self, error: &crate::watch::WatchError) {
+        let watched = self.watcher.as_ref().map_or(0, Watcher::watched);
+        let reason = match error {
+            crate::watch::WatchError::Limit => limit_reached(watched),
+            crate::watch::WatchError::Io(error) => format!("the kernel refused to watch: {error}"),
+        };
+        tracing::warn!(root = %self.root.path().display(), "{reason}");
+        self.watcher = None;
+        self.mode = WatchMode::Polling { reason };
+        self.look_everywhere = true;
+    }
+
+    pub(crate) fn watch_mode(&self) -> &WatchMode {
+        &self.mode
+    }
+
+    pub(crate) fn watch_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.watcher.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        let mut all: Vec<_> = self.problems.iter().cloned().collect();
+        all.sort_by(|a, b| a.path.cmp(&b.path));
+        all
+    }
+
+    pub(crate) fn seen(&self, path: &WorkspacePath) -> Option<&Seen> {
+        self.seen.get(path)
+    }
+
+    pub(crate) fn all_seen(&self) -> impl Iterator<Item = (&WorkspacePath, &Seen)> {
+        self.seen.iter()
+    }
+
+    pub(crate) fn unsettled_len(&self) -> usize {
+        self.unsettled.len()
+    }
+
+    /// When a settled path should be looked at.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        if self.look_everywhere && self.watcher.is_some() { Some(Instant::now()) } else { self.unsettled.next_ready() }
+    }
+
+    /// Makes everything that was put in place survive a power cut.
+    pub(crate) fn sync(&mut self) -> Result<(), TreeError> {
+        let path = self.root.path().to_owned();
+        self.root.sync(&mut self.unsynced).map_err(|source| TreeError::Io { path, source })
+    }
+
+    /// Remembers what a path holds.
+    pub(super) fn see(&mut self, path: &WorkspacePath, seen: Option<Seen>) {
+        if let Some(old) = self.seen.get(path)
+            && self.by_inode.get(&old.fingerprint.inode) == Some(path)
+        {
+            self.by_inode.remove(&old.fingerprint.inode);
+        }
+        match seen {
+            Some(seen) => {
+                if seen.node.kind == Kind::File && seen.fingerprint != Fingerprint::UNTRUSTED {
+                    self.by_inode.insert(seen.fingerprint.inode, path.clone());
+                }
+                self.seen.insert(path.clone(), seen);
+            }
+            None => {
+                self.seen.remove(path);
+            }
+        }
+    }
+
+    /// Remembers what a path turned out to hold when it was to be changed.
+    pub(crate) fn accept(&mut self, path: &WorkspacePath, seen: Option<Seen>) {
+        self.see(path, seen);
+    }
+
+    /// Takes back what was found, when it could not be recorded.
+    pub(crate) fn unsee(&mut self, found: Vec<Found>, now: Instant) {
+        for found in found {
+            let old = found.old.map(|node| Seen { node, fingerprint: Fingerprint::UNTRUSTED });
+            self.see(&found.path, old);
+            self.unsettled.again(found.path, now);
+        }
+    }
+
+    /// Has a path looked at, though no event named it.
+    pub(crate) fn look_again(&mut self, path: WorkspacePath, now: Instant) {
+        self.unsettled.again(path, now);
+    }
+
+    /// Takes in the kernel's events, without waiting. Returns cookies.
+    pub(crate) fn read_events(&mut self) -> io::Result<Vec<String>> {
+        let Some(watcher) = &mut self.watcher else { return Ok(Vec::new()) };
+        let events = watcher.read()?;
+        self.look_everywhere |= events.overflow;
+        let now = Instant::now();
+        for event in events.events {
+            let is_known = self.seen.contains_key(&event.path);
+            // A folder that appears is read whole when it is looked at.
+            if event.is_folder && event.happening == Happening::Settled {
+                self.unsettled.add(&event, true, now);
+            } else {
+                self.unsettled.add(&event, is_known, now);
+            }
+        }
+        Ok(events.cookies)
+    }
+
+    /// Takes in every event of what finished before this call: a name that is
+    /// made now comes out of the kernel's queue after all of them.
+    pub(crate) fn catch_up_with_events(&mut self) -> Result<(), TreeError> {
+        let path = self.root.path().join(RESERVED);
+        let io = |source| TreeError::Io { path: path.clone(), source };
+        if self.watcher.is_none() {
+            self.look_everywhere = true;
+            return Ok(());
+        }
+        let cookie = match self.root.drop_cookie() {
+            Ok(cookie) => cookie,
+            // A full disk takes no cookie, and the tree can still be read.
+            Err(error) => {
+                tracing::debug!(%error, "no cookie could be made; the whole tree is read");
+                self.read_events().map_err(io)?;
+                self.look_everywhere = true;
+                return Ok(());
+            }
+        };
+        let deadline = Instant::now() + std::time::Duration::from_secs(5);
+        loop {
+            if self.read_events().map_err(io)?.contains(&cookie) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline || self.look_everywhere {
+                self.look_everywhere = true;
+                return Ok(());
+            }
+            let Some(watcher) = &self.watcher else { return Ok(()) };
+            let mut poll = [rustix::event::PollFd::new(watcher, rustix::event::PollFlags::IN)];
+            let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            drop(rustix::event::poll(&mut poll, Some(&timeout)));
+        }
+    }
+
+    /// Looks at what may have changed.
+    pub(crate) fn look(&mut self, how: Look, cas: &Cas) -> Result<Sight, TreeError> {
+        let now = Instant::now();
+        let paths = match how {
+            Look::Ready => self.unsettled.take_ready(now),
+            Look::Everything | Look::Whole => self.unsettled.take_all(),
+        };
+        let whole = how == Look::Whole || self.look_everywhere;
+        if paths.is_empty() && !whole {
+            return Ok(Sight::default());
+        }
+        if !self.root.is_in_place() {
+            return Err(TreeError::Gone { path: self.root.path().to_owned() });
+        }
+        let mut looking = Looking::default();
+        if paths.iter().any(|path| path.as_str() == IGNORE_FILE) {
+            self.read_ignore_file();
+            self.look_everywhere = true;
+        }
+        let result = if whole || self.look_everywhere {
+            self.look_everywhere = false;
+            self.examine_folder(None, cas, &mut looking)
+        } else {
+            paths.iter().try_for_each(|path| self.examine_path(path, cas, &mut looking))
+        };
+        if let Err(error) = result {
+            // What was found so far was not recorded; look again later.
+            self.unsee(looking.changes, now);
+            for path in paths {
+                self.unsettled.again(path, now);
+            }
+            self.look_everywhere |= whole;
+            return Err(error);
+        }
+        for path in looking.unstable {
+            self.unsettled.again(path, now);
+        }
+        Ok(Sight { changes: paired(looking.changes), refreshed: looking.refreshed })
+    }
+
+    fn examine_path(&mut self, path: &WorkspacePath, cas: &Cas, looking: &mut Looking) -> Result<(), TreeError> {
+        if looking.done.contains(path) {
+            return Ok(());
+        }
+        // A path whose folder is gone, or is a symlink now, is gone itself.
+        match self.root.folder(path.parent().as_ref()) {
+            Ok(folder) => self.examine(folder.as_fd(), path, cas, looking),
+            Err(error) if root::is_absence(&error) => {
+                self.vanish(path, looking);
+                Ok(())
+            }
+            Err(error) => {
+                self.report(path.as_str(), ProblemReason::Unreadable(error.to_string()));
+                Ok(())
+            }
+        }
+    }
+
+    fn examine(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        path: &WorkspacePath,
+        cas: &Cas,
+        looking: &mut Looking,
+    ) -> Result<(), TreeError> {
+        looking.done.insert(path.clone());
+        let stat = match sys::statat(folder, path.name(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(rustix::io::Errno::NOENT) => {
+                self.vanish(path, looking);
+                return Ok(());
+            }
+            Err(errno) => {
+                self.report(path.as_str(), ProblemReason::Unreadable(errno.to_string()));
+                return Ok(());
+            }
+        };
+        let Some(kind) = root::kind(&stat) else {
+            self.report(path.as_str(), ProblemReason::SpecialFile);
+            self.vanish(path, looking);
+            return Ok(());
+        };
+        if self.is_ignored(path, kind == Kind::Directory) {
+            return Ok(());
+        }
+        let mode = root::mode(&stat);
+        if kind == Kind::Directory {
+            let same = self.seen.get(path).is_some_and(|seen| seen.node == Node::directory(mode));
+            if !same {
+                let seen = Seen { node: Node::directory(mode), fingerprint: Fingerprint::of(&stat) };
+                self.found(path, Captured { seen, small: None, chunks: None }, looking);
+            }
+            return self.examine_folder(Some(path), cas, looking);
+        }
+        self.vanish_beneath(path, looking);
+        let fingerprint = Fingerprint::of(&stat);
+        if let Some(seen) = self.seen.get(path).filter(|seen| seen.node.kind == kind && seen.fingerprint == fingerprint) {
+            if seen.node.mode != mode {
+                let seen = Seen { node: seen.node.with_mode(mode), fingerprint };
+                self.found(path, Captured { seen, small: None, chunks: None }, looking);
+            }
+            return Ok(());
+        }
+        let moved = looking
+            .departed
+            .get(&fingerprint.inode)
+            .map(|(from, seen)| (from, seen))
+            .or_else(|| {
+                let from = self.by_inode.get(&fingerprint.inode)?;
+                Some((from, self.seen.get(from)?))
+            })
+            .filter(|(_, seen)| kind == Kind::File && seen.fingerprint == fingerprint)
+            .map(|(from, seen)| (from.clone(), seen.node.clone()));
+        if let Some((from, node)) = moved {
+            let seen = Seen { node: node.with_mode(mode), fingerprint };
+            looking.moved.insert(path.clone(), from);
+            self.found(path, Captured { seen, small: None, chunks: None }, looking);
+            return Ok(());
+        }
+        self.read(path, cas, looking)
+    }
+
+    fn read(&mut self, path: &WorkspacePath, cas: &Cas, looking: &mut Looking) -> Result<(), TreeError> {
+        match self.root.capture(path, cas)? {
+            Capture::Is(captured) if captured.seen.node.is_directory() => looking.unstable.push(path.clone()),
+            Capture::Is(captured) => self.found(path, captured, looking),
+            Capture::Absent => self.vanish(path, looking),
+            Capture::Special => self.report(path.as_str(), ProblemReason::SpecialFile),
+            Capture::Unstable => looking.unstable.push(path.clone()),
+            // What it held is kept: it cannot be read, which is not a deletion.
+            Capture::Unreadable(error) => self.report(path.as_str(), ProblemReason::Unreadable(error.to_string())),
+        }
+        Ok(())
+    }
+
+    fn examine_folder(
+        &mut self,
+        path: Option<&WorkspacePath>,
+        cas: &Cas,
+        looking: &mut Looking,
+    ) -> Result<(), TreeError> {
+        if let (Some(watcher), Some(path)) = (&mut self.watcher, path) {
+            let absolute = self.root.absolute(Some(path));
+            match watcher.watch(path, &absolute) {
+                Ok(()) => {}
+                Err(crate::watch::WatchError::Io(error)) if root::is_absence(&error) => {}
+                Err(error) => self.stop_watching(&error),
+            }
+        }
+        let mut odd = Vec::new();
+        let names = self.root.folder(path).and_then(|folder| {
+            let names = self.root.names(&folder, path.is_none(), &mut |name| odd.push(name.to_string_lossy().into_owned()))?;
+            Ok((folder, names))
+        });
+        let (folder, names) = match names {
+            Ok(found) => found,
+            Err(error) if root::is_absence(&error) => {
+                if let Some(path) = path {
+                    looking.unstable.push(path.clone());
+                }
+                return Ok(());
+            }
+            Err(error) => {
+                let name = path.map_or(".", WorkspacePath::as_str);
+                self.report(name, ProblemReason::Unreadable(error.to_string()));
+                return Ok(());
+            }
+        };
+        let prefix = path.map_or_else(String::new, |path| format!("{path}/"));
+        for name in odd {
+            self.report(&format!("{prefix}{name}"), ProblemReason::NameNotUtf8);
+        }
+        let mut here = BTreeSet::new();
+        for name in names {
+            let Ok(child) = WorkspacePath::parse(&format!("{prefix}{name}")) else { continue };
+            self.examine(folder.as_fd(), &child, cas, looking)?;
+            here.insert(child);
+        }
+        for child in self.seen_children(path) {
+            if !here.contains(&child) && !self.is_ignored(&child, false) {
+                self.vanish(&child, looking);
+            }
+        }
+        Ok(())
+    }
+
+    /// Direct children that were there when the folder was last read.
+    fn seen_children(&self, folder: Option<&WorkspacePath>) -> Vec<WorkspacePath> {
+        let Some(folder) = folder else {
+            return self.seen.keys().filter(|path| path.parent().is_none()).cloned().collect();
+        };
+        let range = folder.beneath_range();
+        let depth = folder.as_str().len() + 1;
+        self.seen
+            .range::<str, _>(str_range(&range))
+            .filter(|(path, _)| path.as_str().get(depth..).is_some_and(|rest| !rest.contains('/')))
+            .map(|(path, _)| path.clone())
+            .collect()
+    }
+
+    fn found(&mut self, path: &WorkspacePath, captured: Captured, looking: &mut Looking) {
+        let old = self.seen.get(path).map(|seen| seen.node.clone());
+        let Captured { seen, small, .. } = captured;
+        self.see(path, Some(seen.clone()));
+        if old.as_ref() == Some(&seen.node) {
+            looking.refreshed.push(path.clone());
+            return;
+        }
+        let renamed_from = looking.moved.get(path).cloned();
+        looking.changes.push(Found { path: path.clone(), old, new: Some(seen), small, renamed_from });
+    }
+
+    fn vanish(&mut self, path: &WorkspacePath, looking: &mut Looking) {
+        self.vanish_beneath(path, looking);
+        self.depart(path, looking);
+    }
+
+    fn depart(&mut self, path: &WorkspacePath, looking: &mut Looking) {
+        let Some(old) = self.seen.get(path).cloned() else { return };
+        self.see(path, None);
+        let node = old.node.clone();
+        // It may have moved: whoever has its inode now has its content.
+        looking.departed.insert(old.fingerprint.inode, (path.clone(), old));
+        looking.changes.push(Found { path: path.clone(), old: Some(node), new: None, small: None, renamed_from: None });
+    }
+
+    fn vanish_beneath(&mut self, path: &WorkspacePath, looking: &mut Looking) {
+        if self.seen.get(path).is_none_or(|seen| !seen.node.is_directory()) {
+            return;
+        }
+        let range = path.beneath_range();
+        let gone: Vec<WorkspacePath> =
+            self.seen.range::<str, _>(str_range(&range)).map(|(path, _)| path.clone()).collect();
+        for child in gone {
+            looking.done.insert(child.clone());
+            self.depart(&child, looking);
+        }
+    }
+
+    fn is_ignored(&self, path: &WorkspacePath, is_folder: bool) -> bool {
+        !self.ignore.is_empty() && self.ignore.matched_path_or_any_parents(path.as_str(), is_folder).is_ignore()
+    }
+
+    fn read_ignore_file(&mut self) {
+        let mut builder = GitignoreBuilder::new("");
+        let path = self.root.path().join(IGNORE_FILE);
+        let is_file = std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file());
+        if is_file && let Some(error) = builder.add(&path) {
+            tracing::warn!(%error, "a line of {IGNORE_FILE} was not understood");
+        }
+        self.ignore = builder.build().unwrap_or_else(|_| Gitignore::empty());
+    }
+
+    fn report(&mut self, path: &str, reason: ProblemReason) {
+        let problem = Problem { path: path.to_owned(), reason };
+        if self.problems.insert(problem.clone()) {
+            tracing::warn!(path, reason = ?problem.reason, "not replicated");
+        }
+    }
+
+    /// Refuses a tree that is larger than allowed, before anything is read.
+    pub(crate) fn check_size(&self, limits: &TrackLimits) -> Result<(), Refused> {
+        if limits.allow_anything {
+            return Ok(());
+        }
+        let path = self.root.path().to_owned();
+        let (mut entries, mut bytes) = (0u64, 0u64);
+        let mut folders = vec![None];
+        while let Some(folder) = folders.pop() {
+            let Ok(opened) = self.root.folder(folder.as_ref()) else { continue };
+            let Ok(names) = self.root.names(&opened, folder.is_none(), &mut |_| {}) else { continue };
+            for name in names {
+                let child = folder.as_ref().map_or_else(|| name.clone(), |folder| format!("{folder}/{name}"));
+                let (Ok(child), Ok(stat)) =
+                    (WorkspacePath::parse(&child), sys::statat(&opened, &name, AtFlags::SYMLINK_NOFOLLOW))
+                else {
+                    continue;
+                };
+                let is_folder = root::kind(&stat) == Some(Kind::Directory);
+                if self.is_ignored(&child, is_folder) {
+                    continue;
+                }
+                entries += 1;
+                if is_folder {
+                    folders.push(Some(child));
+                } else {
+                    bytes = bytes.saturating_add(Fingerprint::of(&stat).size);
+                }
+                if entries > limits.max_entries {
+                    return Err(Refused::TooMany { path, limit: limits.max_entries });
+                }
+                if bytes > limits.max_bytes {
+                    return Err(Refused::TooLarge { path, limit: limits.max_bytes });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Looking {
+    changes: Vec<Found>,
+    refreshed: Vec<WorkspacePath>,
+    unstable: Vec<WorkspacePath>,
+    done: HashSet<WorkspacePath>,
+    moved: HashMap<WorkspacePath, WorkspacePath>,
+    departed: HashMap<u64, (WorkspacePath, Seen)>,
+}
+
+/// Orders changes, and keeps a rename only where its source is really gone.
+fn paired(changes: Vec<Found>) -> Vec<Found> {
+    let gone: HashSet<WorkspacePath> =
+        changes.iter().filter(|found| found.new.is_none()).map(|found| found.path.clone()).collect();
+    let mut changes = in_order(changes, |found| &found.path, |found| found.node().cloned());
+    let mut taken = HashSet::new();
+    for found in &mut changes {
+        found.renamed_from = found.renamed_from.take().filter(|from| gone.contains(from) && taken.insert(from.clone()));
+    }
+    changes
+}

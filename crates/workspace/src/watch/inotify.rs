@@ -1,0 +1,217 @@
+//! The kernel's events, per directory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+
+use crate::proto::WorkspacePath;
+use crate::proto::ledger::str_range;
+
+/// Something happened to an entry of a watched directory.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) path: WorkspacePath,
+    pub(crate) happening: Happening,
+    pub(crate) is_folder: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Happening {
+    /// It was made; whoever made it may still be writing.
+    Made,
+    /// It was written to and is still open.
+    Written,
+    /// It is whole: closed after writing, moved here, or its mode changed.
+    Settled,
+    /// It is gone from here.
+    Gone,
+}
+
+/// What one look at the queue brought.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    pub(crate) events: Vec<Event>,
+    /// The queue overflowed: anything may have happened.
+    pub(crate) overflow: bool,
+    /// Names that appeared in `.quintet/`.
+    pub(crate) cookies: Vec<String>,
+}
+
+/// Which directory a watch is for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Watched {
+    Root,
+    Own,
+    Folder(WorkspacePath),
+}
+
+pub(crate) struct Watcher {
+    queue: OwnedFd,
+    by_descriptor: HashMap<i32, Watched>,
+    folders: BTreeMap<WorkspacePath, i32>,
+    buffer: Vec<MaybeUninit<u8>>,
+}
+
+/// A watch could not be added.
+#[derive(Debug)]
+pub(crate) enum WatchError {
+    /// The kernel allows no more of them.
+    Limit,
+    /// The directory is gone, or cannot be read.
+    Io(io::Error),
+}
+
+const INTERESTING: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::MODIFY)
+    .union(WatchFlags::CLOSE_WRITE)
+    .union(WatchFlags::ATTRIB)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVED_FROM)
+    .union(WatchFlags::MOVED_TO)
+    .union(WatchFlags::ONLYDIR)
+    .union(WatchFlags::DONT_FOLLOW);
+
+impl Watcher {
+    /// Watches the root itself and its `.quintet/`, and nothing else yet.
+    pub(crate) fn new(root: &Path, own: &Path) -> Result<Self, WatchError> {
+        let queue = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(refused)?;
+        let mut watcher = Self {
+            queue,
+            by_descriptor: HashMap::new(),
+            folders: BTreeMap::new(),
+            buffer: vec![MaybeUninit::uninit(); 64 << 10],
+        };
+        watcher.add(root, Watched::Root)?;
+        watcher.add(own, Watched::Own)?;
+        Ok(watcher)
+    }
+
+    fn add(&mut self, path: &Path, watched: Watched) -> Result<(), WatchError> {
+        let descriptor = inotify::add_watch(&self.queue, path, INTERESTING).map_err(refused)?;
+        if let Watched::Folder(folder) = &watched {
+            self.folders.insert(folder.clone(), descriptor);
+        }
+        self.by_descriptor.insert(descriptor, watched);
+        Ok(())
+    }
+
+    /// Watches a directory of the tree. Read it afterwards.
+    pub(crate) fn watch(&mut self, folder: &WorkspacePath, absolute: &Path) -> Result<(), WatchError> {
+        self.add(absolute, Watched::Folder(folder.clone()))
+    }
+
+    pub(crate) fn watched(&self) -> usize {
+        self.by_descriptor.len()
+    }
+
+    /// Forgets a directory and those beneath it, when they moved away: under a
+    /// new name they are watched and read anew.
+    fn forget(&mut self, folder: &WorkspacePath) {
+        let range = folder.beneath_range();
+        let mut gone: Vec<WorkspacePath> =
+            self.folders.range::<str, _>(str_range(&range)).map(|(path, _)| path.clone()).collect();
+        gone.push(folder.clone());
+        for path in gone {
+            if let Some(descriptor) = self.folders.remove(&path)
+                && self.by_descriptor.get(&descriptor) == Some(&Watched::Folder(path))
+            {
+                self.by_descriptor.remove(&descriptor);
+                drop(inotify::remove_watch(&self.queue, descriptor));
+            }
+        }
+    }
+
+    /// Reads everything that is queued, without waiting.
+    pub(crate) fn read(&mut self) -> io::Result<Events> {
+        let mut found = Events::default();
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let result = self.read_into(&mut buffer, &mut found);
+        self.buffer = buffer;
+        result.map(|()| found)
+    }
+
+    fn read_into(&mut self, buffer: &mut [MaybeUninit<u8>], found: &mut Events) -> io::Result<()> {
+        let mut raw: Vec<(i32, ReadFlags, Option<String>)> = Vec::new();
+        let mut reader = inotify::Reader::new(&self.queue, buffer);
+        loop {
+            match reader.next() {
+                Ok(event) => {
+                    // A name that is not UTF-8 is not replicated; the scan reports it.
+                    let name = event.file_name().map(|name| name.to_str().map(str::to_owned));
+                    if let Some(Err(_)) = name {
+                        continue;
+                    }
+                    raw.push((event.wd(), event.events(), name.and_then(Result::ok)));
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        for (descriptor, flags, name) in raw {
+            self.take(descriptor, flags, name, found);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, descriptor: i32, flags: ReadFlags, name: Option<String>, found: &mut Events) {
+        if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+            found.overflow = true;
+            return;
+        }
+        if flags.contains(ReadFlags::IGNORED) {
+            if let Some(Watched::Folder(path)) = self.by_descriptor.remove(&descriptor)
+                && self.folders.get(&path) == Some(&descriptor)
+            {
+                self.folders.remove(&path);
+            }
+            return;
+        }
+        let Some(name) = name else { return };
+        let path = match self.by_descriptor.get(&descriptor) {
+            None => return,
+            Some(Watched::Own) => {
+                if flags.contains(ReadFlags::CREATE) {
+                    found.cookies.push(name);
+                }
+                return;
+            }
+            Some(Watched::Root) => WorkspacePath::parse(&name),
+            Some(Watched::Folder(folder)) => WorkspacePath::parse(&format!("{folder}/{name}")),
+        };
+        // Only `.quintet` itself does not parse here.
+        let Ok(path) = path else { return };
+        let is_folder = flags.contains(ReadFlags::ISDIR);
+        if is_folder && flags.intersects(ReadFlags::MOVED_FROM | ReadFlags::DELETE) {
+            self.forget(&path);
+        }
+        let happening = if flags.intersects(ReadFlags::MOVED_FROM | ReadFlags::DELETE) {
+            Happening::Gone
+        } else if flags.contains(ReadFlags::CREATE) && !is_folder {
+            Happening::Made
+        } else if flags.contains(ReadFlags::MODIFY) {
+            Happening::Written
+        } else {
+            Happening::Settled
+        };
+        found.events.push(Event { path, happening, is_folder });
+    }
+}
+
+impl AsFd for Watcher {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+}
+
+fn refused(errno: Errno) -> WatchError {
+    match errno {
+        Errno::NOSPC | Errno::MFILE | Errno::NFILE => WatchError::Limit,
+        other => WatchError::Io(other.into()),
+    }
+}

@@ -1,0 +1,199 @@
+//! Two folders are the same folder: one test per way they are kept so.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+mod harness;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use harness::{Host, LONG, Mirror, noise, temporary_files, tree};
+use quintet_workspace::history::{LogQuery, PrunePolicy};
+use quintet_workspace::proto::{ChangeKind, WorkspacePath};
+
+fn path(text: &str) -> WorkspacePath {
+    WorkspacePath::parse(text).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_sync_brings_everything_and_what_follows() {
+    let host = Host::new().await;
+    let dir = host.dir();
+    fs::create_dir_all(dir.join("a/b")).unwrap();
+    fs::create_dir(dir.join("empty")).unwrap();
+    fs::write(dir.join("a/b/small"), "small").unwrap();
+    fs::write(dir.join("nothing"), "").unwrap();
+    fs::write(dir.join("middle"), noise("middle", 100_000)).unwrap();
+    fs::write(dir.join("large"), noise("large", 5_000_000)).unwrap();
+    fs::write(dir.join("tool"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(dir.join("tool"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("a/b/small", dir.join("link")).unwrap();
+    symlink("loop", dir.join("loop")).unwrap();
+    let mirror = host.mirror("one").await;
+    mirror.agree().await;
+    assert_eq!(tree(&dir), tree(&mirror.dir));
+
+    fs::write(dir.join("a/b/small"), "changed").unwrap();
+    fs::remove_file(dir.join("nothing")).unwrap();
+    fs::rename(dir.join("a"), dir.join("c")).unwrap();
+    fs::set_permissions(dir.join("tool"), fs::Permissions::from_mode(0o700)).unwrap();
+    let mut large = noise("large", 5_000_000);
+    large.splice(2_000_000..2_000_000, *b"in the middle");
+    fs::write(dir.join("large"), large).unwrap();
+    mirror.agree().await;
+    assert_eq!(tree(&dir), tree(&mirror.dir));
+
+    // A file becomes a folder, and a folder a file.
+    fs::remove_dir_all(dir.join("c")).unwrap();
+    fs::write(dir.join("c"), "now a file").unwrap();
+    fs::remove_file(dir.join("middle")).unwrap();
+    fs::create_dir(dir.join("middle")).unwrap();
+    fs::write(dir.join("middle/x"), "inside").unwrap();
+    fs::rename(dir.join("tool"), dir.join("TOOL")).unwrap();
+    mirror.agree().await;
+    assert_eq!(tree(&dir), tree(&mirror.dir));
+    assert!(temporary_files(&mirror.dir).is_empty() && temporary_files(&dir).is_empty());
+    assert!(host.workspace.verify().await.unwrap().is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_replica_writes_reaches_the_master_and_the_other_replica() {
+    let host = Host::new().await;
+    let (one, two) = (host.mirror("one").await, host.mirror("two").await);
+    one.replica.barrier(LONG).await.unwrap();
+    fs::create_dir_all(one.dir.join("src/deep")).unwrap();
+    fs::write(one.dir.join("src/deep/main"), "fn main() {}").unwrap();
+    fs::write(one.dir.join("src/data"), noise("data", 300_000)).unwrap();
+    fs::write(one.dir.join("src/huge"), noise("huge", 4_000_000)).unwrap();
+    symlink("deep", one.dir.join("src/link")).unwrap();
+    let report = one.replica.write_back_and_wait(LONG).await.unwrap();
+    assert_eq!(report.rejected, []);
+    assert_eq!(tree(&host.dir()), tree(&one.dir), "the master has every file that was written");
+    two.replica.barrier(LONG).await.unwrap();
+    assert_eq!(tree(&two.dir), tree(&one.dir));
+
+    fs::rename(one.dir.join("src/huge"), one.dir.join("moved")).unwrap();
+    fs::remove_dir_all(one.dir.join("src/deep")).unwrap();
+    fs::set_permissions(one.dir.join("src/data"), fs::Permissions::from_mode(0o600)).unwrap();
+    one.agree().await;
+    two.agree().await;
+    assert_eq!(tree(&host.dir()), tree(&one.dir));
+    assert_eq!(tree(&two.dir), tree(&one.dir));
+    let log = host.workspace.log(LogQuery { path: Some(path("moved")), ..LogQuery::default() }).await.unwrap();
+    assert_eq!(log.len(), 1);
+    assert_eq!((log[0].change, log[0].author.as_str()), (ChangeKind::Rename, "one"));
+    assert_eq!(log[0].renamed_from, Some(path("src/huge")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_sides_change_one_file_and_neither_is_lost() {
+    let host = Host::new().await;
+    fs::write(host.dir().join("f"), "base").unwrap();
+    let one = host.mirror("one").await;
+    one.agree().await;
+    one.stop().await;
+    let mine = host.home.path().join("one");
+    fs::write(mine.join("f"), "mine").unwrap();
+    fs::write(mine.join("new"), "only here").unwrap();
+    fs::write(host.dir().join("f"), "theirs").unwrap();
+    host.workspace.flush().await.unwrap();
+    let one = Mirror::start(host.home.path(), "one").await;
+    let report = one.replica.write_back_and_wait(LONG).await.unwrap();
+    assert_eq!(report.rejected.len(), 1, "{report:?}");
+    one.replica.barrier(LONG).await.unwrap();
+    assert_eq!(fs::read_to_string(mine.join("f")).unwrap(), "theirs");
+    assert_eq!(tree(&host.dir()), tree(&mine));
+    let conflicts = one.replica.conflicts().await.unwrap();
+    assert_eq!(conflicts.len(), 1);
+    assert_eq!(one.replica.conflict_content(conflicts[0].id).await.unwrap(), b"mine");
+    one.replica.take_conflict(conflicts[0].id).await.unwrap();
+    one.agree().await;
+    assert_eq!(fs::read_to_string(host.dir().join("f")).unwrap(), "mine");
+    assert_eq!(one.replica.conflicts().await.unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_past_can_be_seen_compared_and_restored() {
+    let host = Host::new().await;
+    let (dir, workspace) = (host.dir(), &host.workspace);
+    fs::create_dir(dir.join("d")).unwrap();
+    fs::write(dir.join("d/f"), "one\ntwo\n").unwrap();
+    fs::write(dir.join("gone"), noise("gone", 200_000)).unwrap();
+    let first = workspace.checkpoint("first".into()).await.unwrap();
+    let before = tree(&dir);
+    fs::write(dir.join("d/f"), "one\n2\n").unwrap();
+    fs::remove_file(dir.join("gone")).unwrap();
+    fs::write(dir.join("d/extra"), "x").unwrap();
+    let second = workspace.flush().await.unwrap();
+    let diff = workspace.diff(first, second, None).await.unwrap();
+    assert_eq!(diff.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>(), ["d/extra", "d/f", "gone"]);
+    assert!(diff[1].unified.as_ref().unwrap().contains("-two\n+2\n"));
+    assert_eq!(workspace.changed_between(first, second).await.unwrap().len(), 3);
+    assert_eq!(workspace.node_at(path("gone"), second).await.unwrap(), None);
+
+    let preview = workspace.restore(first, None, true).await.unwrap();
+    assert_eq!((preview.changes.len(), preview.sequence), (3, second));
+    let changed = tree(&dir);
+    let one = workspace.restore(first, Some(path("d")), false).await.unwrap();
+    assert_eq!(one.changes.len(), 2);
+    assert!(!dir.join("gone").exists());
+    let done = workspace.restore(first, None, false).await.unwrap();
+    assert_eq!(tree(&dir), before);
+    assert!(done.sequence > second);
+    workspace.restore(second, None, false).await.unwrap();
+    assert_eq!(tree(&dir), changed, "a restore can be undone");
+
+    let (fork, state) = (host.home.path().join("fork"), host.home.path().join("fork-state"));
+    workspace.fork(fork.clone(), state).await.unwrap();
+    assert_eq!(tree(&fork), changed);
+
+    let pruned = workspace.prune(PrunePolicy { larger_than: Some(0), ..PrunePolicy::default() }).await.unwrap();
+    assert!(pruned.versions > 0);
+    workspace.gc().await.unwrap();
+    assert!(workspace.verify().await.unwrap().is_clean());
+    assert!(workspace.diff(first + 1, second, None).await.is_err(), "what was pruned is refused");
+    workspace.restore(first, None, false).await.unwrap();
+    assert_eq!(tree(&dir), before, "a checkpoint is never pruned");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_older_than_the_history_compares_everything() {
+    let host = Host::new().await;
+    let dir = host.dir();
+    for name in ["a", "b", "c"] {
+        fs::write(dir.join(name), name).unwrap();
+    }
+    let one = host.mirror("one").await;
+    one.agree().await;
+    one.stop().await;
+    fs::remove_file(dir.join("a")).unwrap();
+    fs::write(dir.join("b"), "other").unwrap();
+    host.workspace.flush().await.unwrap();
+    fs::write(dir.join("d"), "new").unwrap();
+    host.workspace.flush().await.unwrap();
+    host.workspace.prune(PrunePolicy { larger_than: Some(0), ..PrunePolicy::default() }).await.unwrap();
+    fs::write(host.home.path().join("one/local"), "kept").unwrap();
+    let one = Mirror::start(host.home.path(), "one").await;
+    one.agree().await;
+    assert_eq!(tree(&dir), tree(&one.dir));
+    assert!(dir.join("local").exists() && !one.dir.join("a").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_survives_a_restart_of_either_side() {
+    let host = Host::new().await;
+    let one = host.mirror("one").await;
+    fs::write(host.dir().join("x"), "1").unwrap();
+    one.agree().await;
+    let before = host.workspace.sequence();
+    let home = host.stop().await;
+    // Both sides change while the master is away.
+    fs::write(home.path().join("work/y"), "made while stopped").unwrap();
+    fs::write(one.dir.join("z"), "written offline").unwrap();
+    let host = Host::open(home).await;
+    one.agree().await;
+    assert_eq!(tree(&host.dir()), tree(&one.dir));
+    assert_eq!(host.workspace.sequence(), before + 2, "nothing is numbered twice");
+    let status = host.workspace.status().await.unwrap();
+    assert_eq!((status.files, status.replicas.len(), status.failure), (3, 1, None));
+}
