@@ -53,23 +53,22 @@ pub(crate) struct GlobalArgs {
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) quiet: u8,
 
-    /// Write log lines in this format
+    /// Write log lines as `text` or as `json`, one object a line
     #[arg(
         long,
         global = true,
         value_name = "FORMAT",
         default_value = "text",
         env = "QUINTET_LOG",
-        hide_env_values = true
+        hide_env_values = true,
+        hide_possible_values = true
     )]
     pub(crate) log: LogFormat,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people
     Text,
-    /// One JSON object a line, for programs
     Json,
 }
 

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use quintet_control::wire::stream_event::Event;
-use quintet_control::wire::{AttachMsg, RetryMsg, StreamEvent, StreamMsg};
+use quintet_control::wire::{AttachMsg, EventsMsg, RetryMsg, StreamEvent, StreamMsg};
 use quintet_control::{Client, ClientError, UnixClient};
 use quintet_runtime::home::Home;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::chat::event::{self, Approval, What};
 use crate::connect::{self, Redial};
 use crate::error::CommandError;
 
@@ -21,6 +22,7 @@ use crate::error::CommandError;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Events that wait to be shown; the socket waits beyond that.
 const WAITING_EVENTS: usize = 256;
+const WAITING_APPROVALS: usize = 16;
 
 /// What begins the turn.
 #[derive(Debug, Clone)]
@@ -29,12 +31,23 @@ pub(crate) enum Opening {
     Retry(RetryMsg),
 }
 
+/// What a turn shows.
+#[derive(Debug)]
+pub(crate) enum Seen {
+    Event(StreamEvent),
+    /// The agent waits for leave; no event of the stream tells of it.
+    Approval(Approval),
+}
+
 /// A turn that is being watched.
 #[derive(Debug)]
 pub(crate) struct Turn {
+    home: Home,
     events: mpsc::Receiver<Result<StreamEvent, CommandError>>,
+    approvals: mpsc::Receiver<Approval>,
+    waiting: mpsc::Sender<Approval>,
     session: Option<u64>,
-    _reader: JoinSet<()>,
+    readers: JoinSet<()>,
 }
 
 impl Turn {
@@ -46,28 +59,45 @@ impl Turn {
             Opening::Say(message) => message.session,
             Opening::Retry(retry) => Some(retry.session),
         };
+        let (waiting, approvals) = mpsc::channel(WAITING_APPROVALS);
+        let mut turn = Self {
+            home: home.clone(),
+            events,
+            approvals,
+            waiting,
+            session,
+            readers: JoinSet::new(),
+        };
         let home = home.clone();
-        let mut reader = JoinSet::new();
-        reader.spawn(async move {
+        turn.readers.spawn(async move {
             if let Err(error) = read(&home, client, opening, &sender).await {
                 // The watcher may have gone; then nobody needs the error.
                 let _ = sender.send(Err(error)).await;
             }
         });
-        Ok(Self {
-            events,
-            session,
-            _reader: reader,
-        })
+        Ok(turn)
     }
 
-    /// The next event; `None` after `end`.
-    pub(crate) async fn next(&mut self) -> Result<Option<StreamEvent>, CommandError> {
-        let event = self.events.recv().await.transpose()?;
-        if let Some(Event::Start(start)) = event.as_ref().and_then(|event| event.event.as_ref()) {
+    /// What happens next; `None` after `end`.
+    pub(crate) async fn next(&mut self) -> Result<Option<Seen>, CommandError> {
+        let event = tokio::select! {
+            biased;
+            event = self.events.recv() => event.transpose()?,
+            // Never ends by itself: the other end is kept in `waiting`.
+            Some(approval) = self.approvals.recv() => return Ok(Some(Seen::Approval(approval))),
+        };
+        if let Some(StreamEvent {
+            event: Some(Event::Start(start)),
+            seq,
+            ..
+        }) = &event
+        {
             self.session = Some(start.session);
+            let watch =
+                watch_approvals(self.home.clone(), start.session, *seq, self.waiting.clone());
+            self.readers.spawn(watch);
         }
-        Ok(event)
+        Ok(event.map(Seen::Event))
     }
 
     /// The session, as soon as it is known.
@@ -121,6 +151,35 @@ async fn read(
             });
         }
         client = redial.after(lost).await?;
+    }
+}
+
+/// Looks for approvals in the session's journal, for as long as the turn is watched.
+async fn watch_approvals(
+    home: Home,
+    session: u64,
+    mut after_seq: Option<u64>,
+    waiting: mpsc::Sender<Approval>,
+) {
+    let mut redial = Redial::new(&home, None);
+    loop {
+        if let Ok(mut client) = connect::dial(&home).await {
+            redial.connected();
+            let mut rows = std::pin::pin!(client.events(EventsMsg {
+                session: Some(session),
+                after_seq,
+                follow: true,
+            }));
+            while let Some(Ok(row)) = rows.next().await {
+                after_seq = Some(row.seq);
+                if let What::Approval(approval) = event::Event::from(&row).what
+                    && waiting.send(approval).await.is_err()
+                {
+                    return;
+                }
+            }
+        }
+        tokio::time::sleep(redial.pause()).await;
     }
 }
 

@@ -7,7 +7,7 @@
 
 mod composer;
 pub(crate) mod driver;
-mod event;
+pub(crate) mod event;
 mod highlight;
 mod markdown;
 mod model;

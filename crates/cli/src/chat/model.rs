@@ -231,6 +231,10 @@ impl Model {
             Input::Refused { message, unsent } => {
                 self.starting = None;
                 self.tell(message, Tone::Bad);
+                self.prompts
+                    .iter_mut()
+                    .filter(|prompt| prompt.answered)
+                    .for_each(Prompt::reopen);
                 if let Some(text) = unsent.filter(|_| self.composer.is_empty()) {
                     self.composer.set(&text);
                 }
@@ -258,7 +262,11 @@ impl Model {
 
     /// The prompt that takes the keys now.
     pub(crate) fn prompt(&self) -> Option<&Prompt> {
-        self.prompts.front()
+        self.prompts.iter().find(|prompt| !prompt.answered)
+    }
+
+    fn prompt_mut(&mut self) -> Option<&mut Prompt> {
+        self.prompts.iter_mut().find(|prompt| !prompt.answered)
     }
 
     pub(crate) fn busy(&self) -> bool {
@@ -297,14 +305,14 @@ impl Model {
             }
             _ => {}
         }
-        if self.prompts.is_empty() {
+        if self.prompt().is_none() {
             self.prompt_focus = false;
         }
         self.transcript.apply(event);
     }
 
     fn open(&mut self, prompt: Prompt) {
-        if self.prompts.is_empty() {
+        if self.prompt().is_none() {
             self.prompt_since = self.now;
             // Somebody who is typing goes on typing; Ctrl-G goes to the prompt.
             self.prompt_focus = self.composer.is_empty();
@@ -428,7 +436,7 @@ impl Model {
             },
             KeyCode::Char('p') if control => self.choose_earlier(),
             KeyCode::Char('n') if control => self.choose_later(),
-            KeyCode::Char('g') if control && !self.prompts.is_empty() => {
+            KeyCode::Char('g') if control && self.prompt().is_some() => {
                 self.prompt_focus = !self.prompt_focus;
                 self.prompt_since = self.now;
             }
@@ -497,7 +505,7 @@ impl Model {
 
     fn escape(&mut self) {
         if self.own_words() {
-            if let Some(prompt) = self.prompts.front_mut() {
+            if let Some(prompt) = self.prompt_mut() {
                 prompt.own_words = false;
             }
             self.prompt_focus = false;
@@ -507,7 +515,7 @@ impl Model {
     }
 
     fn own_words(&self) -> bool {
-        self.prompt_focus && self.prompts.front().is_some_and(|prompt| prompt.own_words)
+        self.prompt_focus && self.prompt().is_some_and(|prompt| prompt.own_words)
     }
 
     fn prompt_key(&mut self, key: KeyEvent) -> Vec<Effect> {
@@ -520,7 +528,7 @@ impl Model {
         if self.now.duration_since(self.prompt_since) < guard {
             return Vec::new();
         }
-        let answer = self.prompts.front_mut().and_then(|prompt| prompt.key(key));
+        let answer = self.prompt_mut().and_then(|prompt| prompt.key(key));
         self.answered(answer)
     }
 
@@ -528,10 +536,12 @@ impl Model {
         let (Some(answer), Some(session)) = (answer, self.session) else {
             return Vec::new();
         };
-        // It leaves the screen at once; should the daemon refuse, the person is told.
-        self.prompts.pop_front();
+        // It leaves the screen at once, and comes back should the daemon not take it.
+        if let Some(prompt) = self.prompt_mut() {
+            prompt.answered = true;
+        }
         self.prompt_since = self.now;
-        self.prompt_focus = !self.prompts.is_empty();
+        self.prompt_focus = self.prompt().is_some();
         vec![match answer {
             Answer::Reply { ask, text } => Effect::Reply { session, ask, text },
             Answer::Approve { approval, scope } => Effect::AnswerApproval {
@@ -556,10 +566,7 @@ impl Model {
         }
         if self.own_words() {
             self.composer.set("");
-            let answer = self
-                .prompts
-                .front_mut()
-                .and_then(|prompt| prompt.typed(text));
+            let answer = self.prompt_mut().and_then(|prompt| prompt.typed(text));
             return self.answered(answer);
         }
         match slash::parse(&text) {

@@ -242,7 +242,21 @@ fn an_approval_takes_the_keys_when_nothing_is_being_typed() {
             reason: String::new(),
         }]
     );
-    assert!(talk.model.prompts.is_empty() && !talk.model.prompt_focus);
+    assert!(talk.model.prompt().is_none() && !talk.model.prompt_focus);
+
+    talk.input(Input::Refused {
+        message: "the connection was lost".into(),
+        unsent: None,
+    });
+    assert!(
+        talk.model.prompt().is_some(),
+        "it still waits for an answer"
+    );
+    talk.happens(What::ApprovalOver {
+        approval: 3,
+        approved: Some(true),
+    });
+    assert!(talk.model.prompts.is_empty());
 }
 
 #[test]

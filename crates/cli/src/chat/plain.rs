@@ -13,7 +13,7 @@ use crate::commands::chat::Choice;
 use crate::commands::send::Shown;
 use crate::connect;
 use crate::error::CommandError;
-use crate::turn::{Opening, Turn};
+use crate::turn::{Opening, Seen, Turn};
 
 /// Answers every line until stdin ends; a turn that fails ends it with its error.
 pub(crate) async fn run(context: &Context, choice: Choice) -> Result<ExitCode, CommandError> {
@@ -44,14 +44,15 @@ async fn answer(
     lines: &mut Lines<BufReader<Stdin>>,
 ) -> Result<Option<u64>, CommandError> {
     let mut shown = Shown::new(context.output, false);
-    while let Some(event) = turn.next().await? {
-        if let Some(end) = shown.event(&event, turn.session())? {
+    while let Some(seen) = turn.next().await? {
+        if let Some(end) = shown.seen(&seen, turn.session())? {
             return if end.error.is_empty() {
                 Ok(turn.session())
             } else {
                 Err(CommandError::failed(end.error))
             };
         }
+        let Seen::Event(event) = seen else { continue };
         if let (Some(Event::AskUser(ask)), Some(session)) = (event.event, turn.session()) {
             let Some(reply) = lines.next_line().await? else {
                 return Err(CommandError::failed(

@@ -13,6 +13,8 @@ pub(crate) struct Prompt {
     pub(crate) cursor: usize,
     /// The answer is being typed.
     pub(crate) own_words: bool,
+    /// The answer is on its way; the journal will say that it is over.
+    pub(crate) answered: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -64,6 +66,7 @@ impl Prompt {
             }),
             cursor: 0,
             own_words: false,
+            answered: false,
         };
         prompt.begin_question();
         prompt
@@ -74,6 +77,16 @@ impl Prompt {
             subject: Subject::Approval(approval),
             cursor: 0,
             own_words: false,
+            answered: false,
+        }
+    }
+
+    /// Begins again, after the answer could not be given.
+    pub(crate) fn reopen(&mut self) {
+        self.answered = false;
+        if let Subject::Ask(state) = &mut self.subject {
+            state.answers.clear();
+            self.begin_question();
         }
     }
 
@@ -185,8 +198,7 @@ impl Prompt {
                 match index {
                     0 => approve(ApprovalScope::Once),
                     1 => approve(ApprovalScope::Session),
-                    2 => approve(ApprovalScope::Rule),
-                    3 => Some(Answer::Deny {
+                    2 => Some(Answer::Deny {
                         approval,
                         reason: String::new(),
                     }),
@@ -253,10 +265,9 @@ impl Prompt {
     }
 }
 
-const APPROVAL_LINES: [(char, &str); 5] = [
+const APPROVAL_LINES: [(char, &str); 4] = [
     ('y', "Yes, this once"),
     ('s', "Yes, for the rest of this session"),
-    ('a', "Yes, always (adds a rule)"),
     ('n', "No"),
     ('w', "No, and say why"),
 ];
@@ -365,7 +376,6 @@ mod tests {
         let approve = |scope| Some(Answer::Approve { approval: 9, scope });
         assert_eq!(answered('y'), approve(ApprovalScope::Once));
         assert_eq!(answered('s'), approve(ApprovalScope::Session));
-        assert_eq!(answered('a'), approve(ApprovalScope::Rule));
         assert_eq!(
             answered('n'),
             Some(Answer::Deny {

@@ -307,7 +307,10 @@ fn suggestions(model: &Model) -> Vec<Line<'static>> {
         .take(MAX_SUGGESTIONS)
         .map(|(name, argument, meaning)| {
             Line::from(vec![
-                Span::styled(format!("  /{name} {argument:<5}"), theme::CODE),
+                Span::styled(
+                    format!("  {:<14}", format!("/{name} {argument}")),
+                    theme::CODE,
+                ),
                 Span::styled(format!(" {meaning}"), theme::DIM),
             ])
         })
@@ -320,9 +323,6 @@ fn draw_status(model: &Model, frame: &mut Frame<'_>, area: Rect) {
         Some(session) => Span::raw(format!(" · session {session}")),
         None => Span::raw(" · new session"),
     });
-    if !model.title.is_empty() {
-        left.push(Span::raw(format!(" · {}", model.title)));
-    }
     if let Some(since) = model.turn {
         let seconds = model.now.duration_since(since).as_secs().max(0);
         left.push(Span::styled(
@@ -330,7 +330,10 @@ fn draw_status(model: &Model, frame: &mut Frame<'_>, area: Rect) {
             theme::CAUTION,
         ));
     }
-    if !model.prompts.is_empty() && !model.prompt_focus {
+    if !model.title.is_empty() {
+        left.push(Span::raw(format!(" · {}", model.title)));
+    }
+    if model.prompt().is_some() && !model.prompt_focus {
         left.push(Span::styled(" · an answer is needed: Ctrl-G", theme::BAD));
     }
     let (state, style) = match model.connection {

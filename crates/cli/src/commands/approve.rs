@@ -17,12 +17,8 @@ pub(crate) struct ApproveArgs {
     id: u64,
 
     /// Allow the same thing for the rest of the session
-    #[arg(long, conflicts_with = "always")]
-    for_session: bool,
-
-    /// Allow the same thing from now on, as a rule in the configuration
     #[arg(long)]
-    always: bool,
+    for_session: bool,
 
     /// Say why; it is kept with the answer
     #[arg(
@@ -35,10 +31,10 @@ pub(crate) struct ApproveArgs {
 }
 
 pub(crate) async fn run(context: &Context, args: ApproveArgs) -> Result<ExitCode, CommandError> {
-    let scope = match (args.always, args.for_session) {
-        (true, _) => ApprovalScope::Rule,
-        (false, true) => ApprovalScope::Session,
-        (false, false) => ApprovalScope::Once,
+    let scope = if args.for_session {
+        ApprovalScope::Session
+    } else {
+        ApprovalScope::Once
     };
     let request = AnswerApprovalMsg {
         id: args.id,

@@ -98,7 +98,7 @@ enum Missed {
 enum Overlap {
     /// Leave it out
     Skip,
-    /// Run it afterwards
+    /// Run it afterwards; what comes while one waits is left out
     Queue,
 }
 

@@ -6,7 +6,6 @@ use clap::Args;
 use quintet_control::wire::RetryMsg;
 
 use super::{Context, send};
-use crate::args::JsonArg;
 use crate::error::CommandError;
 use crate::turn::{Opening, Turn};
 
@@ -16,8 +15,9 @@ pub(crate) struct RetryArgs {
     /// Number of the session
     session: u64,
 
-    #[command(flatten)]
-    json: JsonArg,
+    /// Print the turn's events, one JSON object a line
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) async fn run(context: &Context, args: &RetryArgs) -> Result<ExitCode, CommandError> {
@@ -25,5 +25,5 @@ pub(crate) async fn run(context: &Context, args: &RetryArgs) -> Result<ExitCode,
         session: args.session,
     };
     let turn = Turn::open(&context.home, Opening::Retry(request)).await?;
-    send::watch(context, turn, args.json.json).await
+    send::watch(context, turn, args.json).await
 }

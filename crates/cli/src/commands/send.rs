@@ -8,13 +8,14 @@ use clap::Args;
 use quintet_control::wire::stream_event::Event;
 use quintet_control::wire::{Question, StreamEnd, StreamEvent, StreamMsg, ToolCallInfo};
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::Context;
-use crate::args::JsonArg;
+use crate::chat::event::Approval;
 use crate::error::CommandError;
 use crate::output::table::cut;
 use crate::output::{BAD, DIM, GOOD, Output, stderr_is_terminal, styled, terminal_text};
-use crate::turn::{Opening, Turn};
+use crate::turn::{Opening, Seen, Turn};
 
 /// As a shell reports a command that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
@@ -68,12 +69,12 @@ pub(crate) struct SendArgs {
     worker: Option<String>,
 
     /// Print the turn's events, one JSON object a line
-    #[command(flatten)]
-    json: JsonArg,
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) async fn run(context: &Context, args: SendArgs) -> Result<ExitCode, CommandError> {
-    let json = args.json.json;
+    let json = args.json;
     let turn = Turn::open(&context.home, Opening::Say(args.into_message()?)).await?;
     watch(context, turn, json).await
 }
@@ -85,17 +86,19 @@ pub(super) async fn watch(
     json: bool,
 ) -> Result<ExitCode, CommandError> {
     let mut shown = Shown::new(context.output, json);
+    // One listener for the whole turn: a new one each time would miss what comes in between.
+    let mut interrupt = signal(SignalKind::interrupt())?;
     loop {
         let event = tokio::select! {
             event = turn.next() => event?,
-            _ = tokio::signal::ctrl_c() => return Ok(detach(context.output, &turn)),
+            _ = interrupt.recv() => return Ok(detach(context.output, &turn)),
         };
-        let Some(event) = event else {
+        let Some(seen) = event else {
             return Err(CommandError::failed(
                 "the daemon ended the stream before the turn was over",
             ));
         };
-        if let Some(end) = shown.event(&event, turn.session())? {
+        if let Some(end) = shown.seen(&seen, turn.session())? {
             return finish(&end, turn.session());
         }
     }
@@ -144,8 +147,25 @@ impl Shown {
         }
     }
 
-    /// Prints an event; the end comes back.
-    pub(crate) fn event(
+    /// Prints what is seen of a turn; the end comes back.
+    pub(crate) fn seen(
+        &mut self,
+        seen: &Seen,
+        session: Option<u64>,
+    ) -> Result<Option<StreamEnd>, CommandError> {
+        match seen {
+            Seen::Event(event) => self.event(event, session),
+            Seen::Approval(approval) => {
+                if !self.json {
+                    self.end_line()?;
+                    self.output.talk(approval_text(approval));
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn event(
         &mut self,
         event: &StreamEvent,
         session: Option<u64>,
@@ -211,8 +231,20 @@ fn tool_line(call: &ToolCallInfo) -> String {
     )
 }
 
+fn approval_text(approval: &Approval) -> String {
+    let id = approval.id;
+    let what = match approval.command.as_str() {
+        "" => &approval.action,
+        command => command,
+    };
+    format!(
+        "? may it do this: {}\n  allow it with `quintet approve {id}`, refuse it with `quintet deny {id}`",
+        terminal_text::one_line(what)
+    )
+}
+
 /// A question for a person who reads plain text.
-pub(crate) fn question_text(questions: &[Question]) -> String {
+fn question_text(questions: &[Question]) -> String {
     let mut lines = Vec::new();
     for question in questions {
         lines.push(format!("? {}", terminal_text::one_line(&question.question)));

@@ -104,10 +104,17 @@ async fn what_was_told_survives_fifty_kills_without_a_gap() {
         let expected: Vec<u64> = (last + 1..=last + new.len() as u64).collect();
         assert_eq!(numbers, expected, "kill {kill}: numbers have a gap");
         for seq in accepted {
-            assert!(new.contains_key(&seq), "kill {kill}: accepted {seq} is gone");
+            assert!(
+                new.contains_key(&seq),
+                "kill {kill}: accepted {seq} is gone"
+            );
         }
         for event in &seen {
-            assert_eq!(new.get(&event.seq), Some(event), "kill {kill}: a told event is gone");
+            assert_eq!(
+                new.get(&event.seq),
+                Some(event),
+                "kill {kill}: a told event is gone"
+            );
         }
         known.extend(new);
     }

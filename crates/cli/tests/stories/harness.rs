@@ -193,6 +193,19 @@ impl Running {
         Self { child, lines }
     }
 
+    /// Starts the program with what it says on stderr between what it prints.
+    pub(crate) fn start_with_talk(machine: &Machine, arguments: &[&str]) -> Self {
+        let mut command = machine.program("sh");
+        command
+            .args([
+                "-c",
+                "exec \"$0\" \"$@\" 2>&1",
+                env!("CARGO_BIN_EXE_quintet"),
+            ])
+            .args(arguments);
+        Self::start(command)
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id().expect("it has not been waited for")
     }

@@ -171,8 +171,9 @@ async fn questions_and_approvals_wait_for_a_person() {
     let stderr = machine.runs(&["reply", "1", "red"]).await.fails(1);
     assert!(stderr.contains("no question is pending"), "{stderr}");
 
-    let send = machine.begins(&["send", "test", "approve rm -r build"]);
-    machine.sees("approval_requested", 1).await;
+    let mut send = Running::start_with_talk(&machine, &["send", "test", "approve rm -r build"]);
+    send.prints("? may it do this: rm -r build").await;
+    let hint = send.line().await;
     let approvals = machine.runs(&["approvals", "--json"]).await.json();
     assert_eq!(approvals[0]["command"], "rm -r build");
     assert_eq!(approvals[0]["reason"], "a test");
@@ -184,7 +185,9 @@ async fn questions_and_approvals_wait_for_a_person() {
         .runs(&["deny", &id, "--reason", "not today"])
         .await
         .succeeds();
-    assert_eq!(send.ends().await.succeeds(), "denied: not today\n");
+    assert!(hint.contains(&format!("`quintet approve {id}`")), "{hint}");
+    send.prints("denied: not today").await;
+    assert!(send.ends().await.success());
     machine.runs(&["approve", &id]).await.fails(1);
     assert_eq!(
         machine.runs(&["approvals", "--json"]).await.json(),

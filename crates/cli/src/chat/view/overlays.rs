@@ -119,7 +119,12 @@ pub(super) fn draw_prompt(
         Some(Subject::Approval(_)) => "May the agent do this?",
         _ => "The agent asks",
     };
-    let more = match model.prompts.len() {
+    let more = match model
+        .prompts
+        .iter()
+        .filter(|prompt| !prompt.answered)
+        .count()
+    {
         0 | 1 => String::new(),
         waiting => format!(" (1 of {waiting})"),
     };
