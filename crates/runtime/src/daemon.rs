@@ -327,6 +327,7 @@ impl Daemon {
         let limits = Limits {
             max_connections: config.control.max_connections as usize,
             half_frame: config.control.idle_timeout,
+            not_reading: config.control.idle_timeout,
             ..Limits::default()
         };
         let service = Arc::new(ControlService::new(self.runtime.clone()));

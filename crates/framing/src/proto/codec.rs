@@ -245,16 +245,21 @@ impl Decoder {
     }
 
     fn take_header(&mut self) -> Result<Option<usize>, FrameError> {
-        let source: &mut dyn Buf = if self.fed.is_empty() {
-            &mut self.buffer
+        let header = if self.fed.is_empty() {
+            let Some(header) = self.buffer.first_chunk() else {
+                return Ok(None);
+            };
+            let header = *header;
+            self.buffer.advance(HEADER_LEN);
+            header
         } else {
-            &mut self.fed
+            let Some(header) = self.fed.first_chunk() else {
+                return Ok(None);
+            };
+            let header = *header;
+            self.fed.advance(HEADER_LEN);
+            header
         };
-        if source.remaining() < HEADER_LEN {
-            return Ok(None);
-        }
-        let mut header = [0; HEADER_LEN];
-        source.copy_to_slice(&mut header);
         self.format.declared(header).map(Some)
     }
 

@@ -80,8 +80,6 @@ pub struct AgentConfig {
     pub turn_deadline: Option<Duration>,
     /// Address space of each of its processes.
     pub memory_max: Option<ByteSize>,
-    /// Processes and threads.
-    pub processes_max: Option<u32>,
     /// Open files of each of its processes.
     pub files_max: Option<u32>,
     /// Money it may spend.
@@ -135,7 +133,6 @@ fn read_entry(s: &mut Section<'_, '_>) -> Entry {
             idle_timeout: s.value_or("idle_timeout", DEFAULT_IDLE_TIMEOUT),
             turn_deadline: s.value_or("turn_deadline", None),
             memory_max: s.value_or("memory_max", None),
-            processes_max: limit(s.value_or("processes_max", 0)),
             files_max: limit(s.value_or("files_max", 0)),
             budget: s.nested("budget", |s| Budget {
                 turn: s.value_or("turn", None),

@@ -54,8 +54,8 @@ pub use effective::{Applies, Change, Effective};
 pub use layers::{ConfigInputs, DEFAULT_TOML, first_run_file, load};
 pub use model::{
     AgentConfig, AgentKind, AgentProgram, Budget, BuiltinAgent, ChannelConfig, Config,
-    ControlConfig, CronConfig, DaemonConfig, HttpConfig, JournalConfig, McpConfig, MissedRuns,
-    PolicyAction, PolicyConfig, PolicyRule, ProviderConfig, ProviderKind, SandboxConfig, TlsFiles,
+    ControlConfig, CronConfig, DaemonConfig, HttpConfig, JournalConfig, McpConfig, PolicyAction,
+    PolicyConfig, PolicyRule, ProviderConfig, ProviderKind, SandboxConfig, TlsFiles,
     WorkspaceConfig,
 };
 pub use problem::{ConfigErrors, Problem, ProblemKind};

@@ -98,23 +98,7 @@ pub struct JournalConfig {
 pub struct CronConfig {
     /// The zone that schedules and quiet hours are read in.
     pub time_zone: TimeZone,
-    /// What to do about occurrences that came while the daemon was down.
-    pub missed: MissedRuns,
 }
-
-/// What to do about occurrences that came while nobody could start them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MissedRuns {
-    /// Record them as missed.
-    Skip,
-    /// Record them as missed but for the last one, which is started.
-    RunOnce,
-}
-
-word_setting!(MissedRuns {
-    "skip" => MissedRuns::Skip,
-    "run_once" => MissedRuns::RunOnce,
-});
 
 /// Workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -268,7 +252,6 @@ impl Config {
             }),
             cron: root.nested("cron", |s| CronConfig {
                 time_zone: read_time_zone(s, around.machine_time_zone),
-                missed: s.value("missed"),
             }),
             sandbox: root.nested("sandbox", read_sandbox),
             workspace: root.nested("workspace", |s| WorkspaceConfig {

@@ -14,7 +14,7 @@ use super::planner::{LATE_LIMIT, Rules};
 use super::rows::{Cron, NewCron, Run};
 use super::schedule::{QuietHours, Schedule};
 use super::store::{self, Claim};
-use crate::config::{Config, MissedRuns, Skill};
+use crate::config::{Config, Skill};
 use crate::refusal::Refusal;
 use crate::store::{Db, StoreError, WriteTx};
 
@@ -243,14 +243,9 @@ impl<H: CronHost> CronDriver<H> {
         if due.is_empty() {
             return Ok(false);
         }
-        let (zone, missed) = {
-            let config = self.handle.config.borrow();
-            (config.cron.time_zone.clone(), config.cron.missed)
-        };
+        let zone = self.handle.config.borrow().cron.time_zone.clone();
         for batch in due.chunks(BATCH) {
-            let decided = self
-                .decide_batch(batch.to_vec(), &zone, missed, now)
-                .await?;
+            let decided = self.decide_batch(batch.to_vec(), &zone, now).await?;
             for (id, decided) in decided {
                 match (decided, self.crons.get_mut(&id)) {
                     (Some(decided), Some(cron)) => {
@@ -270,7 +265,6 @@ impl<H: CronHost> CronDriver<H> {
         &self,
         batch: Vec<(u64, Schedule, Option<QuietHours>)>,
         zone: &TimeZone,
-        missed: MissedRuns,
         now: Timestamp,
     ) -> Result<Vec<(u64, Option<Timestamp>)>, StoreError> {
         let up_since = self.up_since;
@@ -281,7 +275,6 @@ impl<H: CronHost> CronDriver<H> {
                 store::settle(tx)?;
                 let rules = Rules {
                     zone: &zone,
-                    missed,
                     up_since,
                 };
                 batch

@@ -21,15 +21,20 @@
 //!   are one transaction.
 //! - An occurrence that has its `due` row is started exactly once, also when the
 //!   daemon crashes between *decide* and *claim*: after the restart every `due`
-//!   row is claimed first. (Not when the cron is removed meanwhile; when its
-//!   skill or session is gone, the row says `failed` and why.)
+//!   row is claimed first. (Not when the cron has ended meanwhile: the row says
+//!   `missed` and why; when its skill is gone, it says `failed` and why.)
 //! - "Started" means: durable in the session's queue. What the queue does with a
 //!   message whose turn was cut by a crash is the queue's rule: it is reported
 //!   as failed and not run again.
 //! - An occurrence that came while no daemon ran (or in the instant of a crash,
-//!   before *decide* was durable), or while the machine slept, is `missed`. With
-//!   `missed = "run_once"` the newest such occurrence is started instead.
-//! - While a run has not ended, further occurrences are `skipped_overlap`.
+//!   before *decide* was durable), or while the machine slept, is `missed`. A cron
+//!   whose [`MissedPolicy`] is to run once starts the newest of them instead.
+//! - While a run has not ended, further occurrences are `skipped_overlap`. A cron
+//!   whose [`OverlapPolicy`] is to queue starts one of them: its message waits in
+//!   the session's queue. Never more than one waits; the others are skipped.
+//! - A cron ends when it is removed, when its session is closed, or when it was
+//!   to be started once and was. The journal has one `cron_deleted` with the
+//!   reason for each.
 //! - A clock set back repeats nothing; one set forward by more than a minute
 //!   makes what lay between late, hence missed.
 //!
@@ -40,13 +45,15 @@
 
 pub mod driver;
 pub mod planner;
+mod policy;
 mod rows;
 pub mod schedule;
 pub mod store;
 
 pub use driver::{Clock, CronDriver, CronHandle, CronHost, Listed};
+pub use policy::{MissedPolicy, OverlapPolicy};
 pub use rows::{Cron, NewCron, Run, RunState};
-pub use store::settle;
+pub use store::{end_of_session, settle};
 
 #[cfg(test)]
 mod tests;

@@ -4,9 +4,12 @@
 //!
 //! - in quiet hours: skipped;
 //! - *timely*, that is due while this process ran and at most [`LATE_LIMIT`]
-//!   ago: skipped when the last run has not ended (overlap), else the newest one
-//!   is started and older ones are missed;
-//! - late: missed, but for the newest one when the policy is to run once.
+//!   ago: skipped when it overlaps, else the newest one is started and older
+//!   ones are missed;
+//! - late: missed, but for the newest one when the cron's policy is to run once.
+//!
+//! An occurrence overlaps while a run of the same cron has not ended; when the
+//! cron's policy is to queue, only while a run has not begun.
 //!
 //! The moment up to which everything is decided never goes back, so a clock
 //! that is set back repeats nothing. A clock that is set forward, or a machine
@@ -15,8 +18,8 @@
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
+use super::policy::{MissedPolicy, OverlapPolicy};
 use super::schedule::{QuietHours, Schedule};
-use crate::config::MissedRuns;
 
 /// An occurrence that is later than this is not started as if nothing were.
 ///
@@ -36,8 +39,23 @@ pub struct Known<'a> {
     pub quiet: Option<QuietHours>,
     /// Every occurrence up to this moment has been decided.
     pub decided: Timestamp,
-    /// Whether a run of it has not ended.
-    pub running: bool,
+    /// Its runs that have not ended.
+    pub ongoing: Ongoing,
+    /// What to do about late occurrences.
+    pub missed: MissedPolicy,
+    /// What to do while a run has not ended.
+    pub overlap: OverlapPolicy,
+}
+
+/// How far the runs of a cron are that have not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ongoing {
+    /// There are none.
+    Nothing,
+    /// One has begun, and none waits.
+    Running,
+    /// One has not begun.
+    Waiting,
 }
 
 /// What holds for all crons.
@@ -45,8 +63,6 @@ pub struct Known<'a> {
 pub struct Rules<'a> {
     /// The zone of schedules that name none.
     pub zone: &'a TimeZone,
-    /// What to do about late occurrences.
-    pub missed: MissedRuns,
     /// The earliest time that this process has seen.
     pub up_since: Timestamp,
 }
@@ -58,7 +74,7 @@ pub enum Outcome {
     Start,
     /// It is in quiet hours.
     SkippedQuiet,
-    /// The last run has not ended.
+    /// A run has not ended, and this one is not to wait for it.
     SkippedOverlap,
     /// Nobody could start it in time.
     Missed,
@@ -90,6 +106,12 @@ pub fn plan(cron: Known<'_>, rules: Rules<'_>, now: Timestamp) -> Plan {
     let quiet_at = |at| cron.quiet.is_some_and(|quiet| quiet.contain(at, zone));
     let timely = |due: Timestamp| due > rules.up_since && now.duration_since(due) <= LATE_LIMIT;
 
+    let overlaps = match cron.ongoing {
+        Ongoing::Nothing => false,
+        Ongoing::Running => cron.overlap == OverlapPolicy::Skip,
+        Ongoing::Waiting => true,
+    };
+
     let newest = occurrences
         .iter()
         .rev()
@@ -98,14 +120,14 @@ pub fn plan(cron: Known<'_>, rules: Rules<'_>, now: Timestamp) -> Plan {
     let decisions = occurrences
         .into_iter()
         .map(|due| {
-            let may_run = timely(due) || rules.missed == MissedRuns::RunOnce;
+            let may_run = timely(due) || cron.missed == MissedPolicy::RunOnce;
             let outcome = if quiet_at(due) {
                 Outcome::SkippedQuiet
-            } else if timely(due) && cron.running {
+            } else if timely(due) && overlaps {
                 Outcome::SkippedOverlap
             } else if Some(due) != newest || !may_run {
                 Outcome::Missed
-            } else if cron.running {
+            } else if overlaps {
                 Outcome::SkippedOverlap
             } else if !timely(due) && quiet_at(now) {
                 // Made up for later, it would be now; and now is quiet.
@@ -161,9 +183,10 @@ mod tests {
         schedule: Schedule,
         quiet: Option<QuietHours>,
         decided: Timestamp,
-        running: bool,
+        ongoing: Ongoing,
+        missed: MissedPolicy,
+        overlap: OverlapPolicy,
         zone: TimeZone,
-        missed: MissedRuns,
         up_since: Timestamp,
     }
 
@@ -172,9 +195,10 @@ mod tests {
             schedule: schedule.parse().unwrap(),
             quiet: None,
             decided: at(decided),
-            running: false,
+            ongoing: Ongoing::Nothing,
+            missed: MissedPolicy::Skip,
+            overlap: OverlapPolicy::Skip,
             zone: TimeZone::UTC,
-            missed: MissedRuns::Skip,
             up_since: at(decided),
         }
     }
@@ -186,11 +210,12 @@ mod tests {
                     schedule: &self.schedule,
                     quiet: self.quiet,
                     decided: self.decided,
-                    running: self.running,
+                    ongoing: self.ongoing,
+                    missed: self.missed,
+                    overlap: self.overlap,
                 },
                 Rules {
                     zone: &self.zone,
-                    missed: self.missed,
                     up_since: self.up_since,
                 },
                 now,
@@ -240,7 +265,7 @@ mod tests {
             world.outcomes("03-10T10:01:01"),
             rows(&[("10 10:00:00", Missed)])
         );
-        world.missed = MissedRuns::RunOnce;
+        world.missed = MissedPolicy::RunOnce;
         assert_eq!(
             world.outcomes("03-10T10:01:01"),
             rows(&[("10 10:00:00", Start)])
@@ -259,7 +284,7 @@ mod tests {
                 ("10 12:00:00", Missed)
             ])
         );
-        world.missed = MissedRuns::RunOnce;
+        world.missed = MissedPolicy::RunOnce;
         assert_eq!(
             world.outcomes("03-10T12:00:10"),
             rows(&[
@@ -273,7 +298,37 @@ mod tests {
     #[test]
     fn a_run_that_has_not_ended_is_not_overlapped() {
         let mut world = world("*/10 * * * * *", "03-10T10:00:00");
-        world.running = true;
+        for ongoing in [Ongoing::Running, Ongoing::Waiting] {
+            world.ongoing = ongoing;
+            world.missed = MissedPolicy::Skip;
+            world.up_since = world.decided;
+            assert_eq!(
+                world.outcomes("03-10T10:00:20"),
+                rows(&[
+                    ("10 10:00:10", SkippedOverlap),
+                    ("10 10:00:20", SkippedOverlap)
+                ])
+            );
+            // Also not by one that is made up for.
+            world.missed = MissedPolicy::RunOnce;
+            world.up_since = at("03-10T10:00:20");
+            assert_eq!(
+                world.outcomes("03-10T10:00:20"),
+                rows(&[("10 10:00:10", Missed), ("10 10:00:20", SkippedOverlap)])
+            );
+        }
+    }
+
+    #[test]
+    fn one_may_wait_for_a_run_to_end_and_a_second_may_not() {
+        let mut world = world("*/10 * * * * *", "03-10T10:00:00");
+        world.overlap = OverlapPolicy::Queue;
+        world.ongoing = Ongoing::Running;
+        assert_eq!(
+            world.outcomes("03-10T10:00:20"),
+            rows(&[("10 10:00:10", Missed), ("10 10:00:20", Start)])
+        );
+        world.ongoing = Ongoing::Waiting;
         assert_eq!(
             world.outcomes("03-10T10:00:20"),
             rows(&[
@@ -281,13 +336,19 @@ mod tests {
                 ("10 10:00:20", SkippedOverlap)
             ])
         );
-        // Also not by one that is made up for.
-        world.missed = MissedRuns::RunOnce;
+        // What is made up for waits likewise.
+        world.missed = MissedPolicy::RunOnce;
         world.up_since = at("03-10T10:00:20");
-        assert_eq!(
-            world.outcomes("03-10T10:00:20"),
-            rows(&[("10 10:00:10", Missed), ("10 10:00:20", SkippedOverlap)])
-        );
+        for (ongoing, outcome) in [
+            (Ongoing::Running, Start),
+            (Ongoing::Waiting, SkippedOverlap),
+        ] {
+            world.ongoing = ongoing;
+            assert_eq!(
+                world.outcomes("03-10T10:00:20"),
+                rows(&[("10 10:00:10", Missed), ("10 10:00:20", outcome)])
+            );
+        }
     }
 
     #[test]
@@ -322,7 +383,7 @@ mod tests {
     fn quiet_hours_hold_for_what_is_made_up_for() {
         let mut world = world("0 8,23 * * *", "03-10T07:00:00");
         world.quiet = QuietHours::parse("22:00", "06:00").unwrap();
-        world.missed = MissedRuns::RunOnce;
+        world.missed = MissedPolicy::RunOnce;
         world.up_since = at("03-10T23:30:00");
         assert_eq!(
             world.outcomes("03-10T23:30:00"),
@@ -356,7 +417,7 @@ mod tests {
             world.outcomes("03-10T11:10:00"),
             rows(&[("10 10:30:00", Missed), ("10 11:00:00", Missed)])
         );
-        world.missed = MissedRuns::RunOnce;
+        world.missed = MissedPolicy::RunOnce;
         assert_eq!(
             world.outcomes("03-10T11:10:00"),
             rows(&[("10 10:30:00", Missed), ("10 11:00:00", Start)])
@@ -414,10 +475,14 @@ mod tests {
             ],
             zone in prop_oneof![Just("UTC"), Just("Europe/Berlin"), Just("Australia/Lord_Howe")],
             run_once in any::<bool>(),
+            queue in any::<bool>(),
             quiet in prop_oneof![Just(("", "")), Just(("22:00", "03:00")), Just(("01:15", "02:45"))],
             start in 1_774_700_000i64..1_774_900_000,
             steps in proptest::collection::vec(
-                (prop_oneof![1i64..120, -3700i64..-3500, 3500i64..3700, Just(20_000i64)], any::<bool>()),
+                (
+                    prop_oneof![1i64..120, -3700i64..-3500, 3500i64..3700, Just(20_000i64)],
+                    prop_oneof![Just(Ongoing::Nothing), Just(Ongoing::Running), Just(Ongoing::Waiting)],
+                ),
                 1..40,
             ),
         ) {
@@ -425,17 +490,23 @@ mod tests {
             let mut world = world(schedule, "03-10T10:00:00");
             world.zone = TimeZone::get(zone).unwrap();
             world.quiet = QuietHours::parse(quiet.0, quiet.1).unwrap();
-            world.missed = if run_once { MissedRuns::RunOnce } else { MissedRuns::Skip };
+            world.missed = if run_once { MissedPolicy::RunOnce } else { MissedPolicy::Skip };
+            world.overlap = if queue { OverlapPolicy::Queue } else { OverlapPolicy::Skip };
             world.decided = now;
             world.up_since = now;
             let mut seen = std::collections::BTreeSet::new();
-            for (step, running) in steps {
+            for (step, ongoing) in steps {
                 now += SignedDuration::from_secs(step);
                 world.up_since = world.up_since.min(now);
-                world.running = running;
+                world.ongoing = ongoing;
                 let plan = world.plan(now);
                 let starts: Vec<_> = plan.decisions.iter().filter(|d| d.outcome == Start).collect();
-                prop_assert!(starts.len() <= usize::from(!running));
+                let may_start = match ongoing {
+                    Ongoing::Nothing => true,
+                    Ongoing::Running => queue,
+                    Ongoing::Waiting => false,
+                };
+                prop_assert!(starts.len() <= usize::from(may_start));
                 for decision in &plan.decisions {
                     prop_assert!(decision.due > world.decided && decision.due <= now);
                     prop_assert!(seen.insert(decision.due));

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use rusqlite::Row;
 
 use super::planner::Outcome;
+use super::policy::{MissedPolicy, OverlapPolicy};
 use crate::store::StoreError;
 
 /// A skill that is sent into a session when a schedule says so.
@@ -25,6 +26,10 @@ pub struct Cron {
     pub quiet_end: String,
     /// Whether it ends when it was started once.
     pub once: bool,
+    /// What becomes of occurrences that nobody could start in time.
+    pub missed: MissedPolicy,
+    /// What becomes of an occurrence while the run before it has not ended.
+    pub overlap: OverlapPolicy,
     /// Every occurrence up to this moment has been decided.
     pub decided: Timestamp,
 }
@@ -44,6 +49,10 @@ pub struct NewCron {
     pub quiet_end: String,
     /// Whether to start it only once.
     pub once: bool,
+    /// What is to become of occurrences that nobody could start in time.
+    pub missed: MissedPolicy,
+    /// What is to become of an occurrence while the run before it has not ended.
+    pub overlap: OverlapPolicy,
 }
 
 /// What became of an occurrence.
@@ -59,7 +68,7 @@ pub enum RunState {
     Failed,
     /// It was in quiet hours.
     SkippedQuiet,
-    /// The run before it had not ended.
+    /// The run before it had not ended, and it was not to wait or another one waited.
     SkippedOverlap,
     /// Nobody could start it in time.
     Missed,
@@ -132,7 +141,11 @@ pub struct Run {
     pub note: String,
 }
 
-/// Reads `id, schedule, skill, session, quiet_start, quiet_end, once, decided`.
+/// What [`cron_from_sql`] reads, of `crons c`.
+pub(super) const CRON_COLUMNS: &str = "c.id, c.schedule, c.skill, c.session, c.quiet_start, \
+     c.quiet_end, c.once, c.missed, c.overlap, c.decided";
+
+/// Reads [`CRON_COLUMNS`].
 pub(super) fn cron_from_sql(row: &Row<'_>) -> Result<Cron, StoreError> {
     Ok(Cron {
         id: row.get::<_, i64>(0)?.cast_unsigned(),
@@ -142,7 +155,9 @@ pub(super) fn cron_from_sql(row: &Row<'_>) -> Result<Cron, StoreError> {
         quiet_start: row.get(4)?,
         quiet_end: row.get(5)?,
         once: row.get(6)?,
-        decided: timestamp(row.get(7)?)?,
+        missed: MissedPolicy::from_name(text(row, 7)?)?,
+        overlap: OverlapPolicy::from_name(text(row, 8)?)?,
+        decided: timestamp(row.get(9)?)?,
     })
 }
 
@@ -151,12 +166,16 @@ pub(super) fn run_from_sql(row: &Row<'_>) -> Result<Run, StoreError> {
     Ok(Run {
         cron: row.get::<_, i64>(0)?.cast_unsigned(),
         due: timestamp(row.get(1)?)?,
-        state: RunState::from_name(row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?)?,
+        state: RunState::from_name(text(row, 2)?)?,
         message: row.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned),
         started: row.get::<_, Option<i64>>(4)?.map(timestamp).transpose()?,
         finished: row.get::<_, Option<i64>>(5)?.map(timestamp).transpose()?,
         note: row.get(6)?,
     })
+}
+
+fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<&'a str> {
+    Ok(row.get_ref(column)?.as_str()?)
 }
 
 pub(super) fn timestamp(microseconds: i64) -> Result<Timestamp, StoreError> {

@@ -7,10 +7,12 @@ CREATE TABLE crons (
     quiet_start TEXT NOT NULL,
     quiet_end   TEXT NOT NULL,
     once        INTEGER NOT NULL,
+    missed      TEXT NOT NULL CHECK (missed IN ('skip', 'run_once')),
+    overlap     TEXT NOT NULL CHECK (overlap IN ('skip', 'queue')),
     created_at  INTEGER NOT NULL,
     -- Every occurrence up to here has been decided; it never goes back.
     decided     INTEGER NOT NULL,
-    -- Deleted, or started when it was to be started once.
+    -- Deleted, its session closed, or started when it was to be started once.
     ended_at    INTEGER
 ) STRICT;
 

@@ -6,8 +6,10 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _};
 use serde_json::json;
 
-use super::planner::{self, Decision, Known, Outcome, Rules};
-use super::rows::{Cron, NewCron, Run, RunState, cron_from_sql, run_from_sql, timestamp};
+use super::planner::{self, Decision, Known, Ongoing, Outcome, Rules};
+use super::rows::{
+    CRON_COLUMNS, Cron, NewCron, Run, RunState, cron_from_sql, run_from_sql, timestamp,
+};
 use super::schedule::{QuietHours, Schedule};
 use crate::journal::{Entry, Kind};
 use crate::refusal::Refusal;
@@ -56,8 +58,9 @@ pub fn create(tx: &mut WriteTx<'_>, new: &NewCron) -> Result<Cron, Refusal> {
     }
     let now = tx.now();
     tx.sql().execute(
-        "INSERT INTO crons (schedule, skill, session, quiet_start, quiet_end, once, created_at, decided)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
+        "INSERT INTO crons (schedule, skill, session, quiet_start, quiet_end, once,
+                            missed, overlap, created_at, decided)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9)",
         (
             &new.schedule,
             &new.skill,
@@ -65,17 +68,21 @@ pub fn create(tx: &mut WriteTx<'_>, new: &NewCron) -> Result<Cron, Refusal> {
             &new.quiet_start,
             &new.quiet_end,
             new.once,
+            new.missed.as_str(),
+            new.overlap.as_str(),
             now,
         ),
     )?;
     let id = tx.sql().last_insert_rowid().cast_unsigned();
     let data = json!({
-        "id": id,
+        "cron": id,
         "schedule": new.schedule,
         "skill": new.skill,
         "quiet_start": new.quiet_start,
         "quiet_end": new.quiet_end,
         "once": new.once,
+        "missed": new.missed.as_str(),
+        "overlap": new.overlap.as_str(),
     });
     tx.append(Entry::new(Kind::CronCreated, &data).in_session(new.session))?;
     Ok(Cron {
@@ -86,6 +93,8 @@ pub fn create(tx: &mut WriteTx<'_>, new: &NewCron) -> Result<Cron, Refusal> {
         quiet_start: new.quiet_start.clone(),
         quiet_end: new.quiet_end.clone(),
         once: new.once,
+        missed: new.missed,
+        overlap: new.overlap,
         decided: timestamp(now)?,
     })
 }
@@ -97,6 +106,34 @@ pub fn create(tx: &mut WriteTx<'_>, new: &NewCron) -> Result<Cron, Refusal> {
 ///
 /// [`Refusal::NotFound`] when there is no such cron, or it has ended.
 pub fn delete(tx: &mut WriteTx<'_>, id: u64) -> Result<(), Refusal> {
+    if end(tx, id, "the cron was removed")? {
+        Ok(())
+    } else {
+        Err(Refusal::NotFound(format!("cron {id} not found")))
+    }
+}
+
+/// Ends the crons of a session that closes, as [`delete`] does.
+///
+/// # Errors
+///
+/// When the database fails.
+pub fn end_of_session(tx: &mut WriteTx<'_>, session: u64, reason: &str) -> Result<(), StoreError> {
+    let crons: Vec<i64> = {
+        let mut statement = tx.sql().prepare_cached(
+            "SELECT id FROM crons WHERE session = ? AND ended_at IS NULL ORDER BY id",
+        )?;
+        let rows = statement.query_map([session.cast_signed()], |row| row.get(0))?;
+        rows.collect::<Result<_, _>>()?
+    };
+    for id in crons {
+        end(tx, id.cast_unsigned(), reason)?;
+    }
+    Ok(())
+}
+
+/// Ends a cron, whatever the reason; whether it had not ended before.
+fn end(tx: &mut WriteTx<'_>, id: u64, reason: &str) -> Result<bool, StoreError> {
     let session: Option<i64> = tx
         .sql()
         .query_row(
@@ -105,13 +142,13 @@ pub fn delete(tx: &mut WriteTx<'_>, id: u64) -> Result<(), Refusal> {
             |row| row.get(0),
         )
         .optional()?;
-    let Some(session) = session else {
-        return Err(Refusal::NotFound(format!("cron {id} not found")));
+    let Some(session) = session.map(i64::cast_unsigned) else {
+        return Ok(false);
     };
-    drop_due(tx, id, "the cron was removed")?;
-    let entry = Entry::new(Kind::CronDeleted, &json!({ "id": id }));
-    tx.append(entry.in_session(session.cast_unsigned()))?;
-    Ok(())
+    drop_due(tx, id, session, reason)?;
+    let data = json!({ "cron": id, "reason": reason });
+    tx.append(Entry::new(Kind::CronDeleted, &data).in_session(session))?;
+    Ok(true)
 }
 
 /// The crons that have not ended, by their numbers.
@@ -120,10 +157,9 @@ pub fn delete(tx: &mut WriteTx<'_>, id: u64) -> Result<(), Refusal> {
 ///
 /// When the database fails.
 pub fn list(connection: &Connection) -> Result<Vec<Cron>, StoreError> {
-    let mut statement = connection.prepare_cached(
-        "SELECT id, schedule, skill, session, quiet_start, quiet_end, once, decided
-         FROM crons WHERE ended_at IS NULL ORDER BY id",
-    )?;
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {CRON_COLUMNS} FROM crons c WHERE ended_at IS NULL ORDER BY id"
+    ))?;
     let rows = statement.query_map([], |row| Ok(cron_from_sql(row)))?;
     rows.map(|row| row?).collect()
 }
@@ -154,13 +190,12 @@ pub fn runs(
 ///
 /// When the database fails.
 pub fn due(connection: &Connection) -> Result<Vec<(Cron, Timestamp)>, StoreError> {
-    let mut statement = connection.prepare_cached(
-        "SELECT c.id, c.schedule, c.skill, c.session, c.quiet_start, c.quiet_end, c.once, c.decided, r.due
-         FROM cron_runs r JOIN crons c ON c.id = r.cron
-         WHERE r.state = 'due' ORDER BY r.due, c.id",
-    )?;
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {CRON_COLUMNS}, r.due FROM cron_runs r JOIN crons c ON c.id = r.cron
+         WHERE r.state = 'due' ORDER BY r.due, c.id"
+    ))?;
     let rows = statement.query_map([], |row| {
-        let due = row.get::<_, i64>(8)?;
+        let due = row.get::<_, i64>(10)?;
         Ok(cron_from_sql(row).and_then(|cron| Ok((cron, timestamp(due)?))))
     })?;
     rows.map(|row| row?).collect()
@@ -182,33 +217,30 @@ pub fn decide(
 ) -> Result<Option<Timestamp>, StoreError> {
     // Read here, in the transaction that writes the decision: what was decided
     // and whether a run goes on cannot change in between.
-    let known = tx
+    let cron = tx
         .sql()
-        .prepare_cached(
-            "SELECT decided, session,
-                    EXISTS (SELECT 1 FROM cron_runs r WHERE r.cron = c.id AND r.state IN ('due', 'started'))
-             FROM crons c WHERE id = ? AND ended_at IS NULL",
-        )?
-        .query_row([id.cast_signed()], |row| {
-            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get(2)?))
-        })
+        .prepare_cached(&format!(
+            "SELECT {CRON_COLUMNS} FROM crons c WHERE id = ? AND ended_at IS NULL"
+        ))?
+        .query_row([id.cast_signed()], |row| Ok(cron_from_sql(row)))
         .optional()?;
-    let Some((decided, session, running)) = known else {
+    let Some(cron) = cron.transpose()? else {
         return Ok(None);
     };
-    let decided = timestamp(decided)?;
     let plan = planner::plan(
         Known {
             schedule,
             quiet,
-            decided,
-            running,
+            decided: cron.decided,
+            ongoing: ongoing(tx, id)?,
+            missed: cron.missed,
+            overlap: cron.overlap,
         },
         rules,
         now,
     );
     let Some(newest) = plan.decisions.last() else {
-        return Ok(Some(decided));
+        return Ok(Some(cron.decided));
     };
     let newest = newest.due;
     for decision in &plan.decisions {
@@ -224,15 +256,26 @@ pub fn decide(
     tx.sql()
         .prepare_cached("UPDATE crons SET decided = ? WHERE id = ?")?
         .execute((newest.as_microsecond(), id.cast_signed()))?;
-    tell_decisions(
-        tx,
-        id,
-        session.cast_unsigned(),
-        &plan.decisions,
-        plan.truncated,
-    )?;
+    tell_decisions(tx, id, cron.session, &plan.decisions, plan.truncated)?;
     forget_old(tx, id)?;
     Ok(Some(newest))
+}
+
+/// How far the runs of a cron are that have not ended.
+fn ongoing(tx: &WriteTx<'_>, id: u64) -> Result<Ongoing, StoreError> {
+    let (open, waiting): (i64, i64) = tx
+        .sql()
+        .prepare_cached(
+            "SELECT count(*), count(*) FILTER (WHERE r.state = 'due' OR m.state = 'queued')
+             FROM cron_runs r LEFT JOIN messages m ON m.id = r.message
+             WHERE r.cron = ? AND r.state IN ('due', 'started')",
+        )?
+        .query_row([id.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(match (open, waiting) {
+        (0, _) => Ongoing::Nothing,
+        (_, 0) => Ongoing::Running,
+        _ => Ongoing::Waiting,
+    })
 }
 
 /// What claiming an occurrence came to.
@@ -277,13 +320,6 @@ pub fn claim(
             cron.id.cast_signed(),
             due.as_microsecond(),
         ))?;
-    if cron.once {
-        tx.sql().execute(
-            "UPDATE crons SET ended_at = ? WHERE id = ? AND ended_at IS NULL",
-            (now, cron.id.cast_signed()),
-        )?;
-        drop_due(tx, cron.id, "it was to be started once")?;
-    }
     tell(
         tx,
         cron.id,
@@ -293,6 +329,9 @@ pub fn claim(
         Some(message),
         "",
     )?;
+    if cron.once {
+        end(tx, cron.id, "it was to be started once")?;
+    }
     Ok(Claim::Started(message))
 }
 
@@ -390,11 +429,26 @@ struct Ended {
 }
 
 /// Gives up occurrences that are due and will not be started.
-fn drop_due(tx: &WriteTx<'_>, id: u64, note: &str) -> Result<(), StoreError> {
-    tx.sql().execute(
-        "UPDATE cron_runs SET state = 'missed', note = ? WHERE cron = ? AND state = 'due'",
-        (note, id.cast_signed()),
-    )?;
+fn drop_due(tx: &mut WriteTx<'_>, id: u64, session: u64, note: &str) -> Result<(), StoreError> {
+    let dropped: Vec<i64> = {
+        let mut statement = tx.sql().prepare_cached(
+            "UPDATE cron_runs SET state = 'missed', note = ? WHERE cron = ? AND state = 'due'
+             RETURNING due",
+        )?;
+        let rows = statement.query_map((note, id.cast_signed()), |row| row.get(0))?;
+        rows.collect::<Result<_, _>>()?
+    };
+    for due in dropped {
+        tell(
+            tx,
+            id,
+            session,
+            timestamp(due)?,
+            RunState::Missed,
+            None,
+            note,
+        )?;
+    }
     Ok(())
 }
 

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use quintet_control::wire::{CreateCronMsg, CronInfo, CronList, CronRun, CronRunList};
+use quintet_control::wire::{self, CreateCronMsg, CronInfo, CronList, CronRun, CronRunList};
 
 use crate::config::{Skill, load_skill};
-use crate::cron::{Cron, CronHost, Listed, NewCron, Run};
+use crate::cron::{Cron, CronHost, Listed, MissedPolicy, NewCron, OverlapPolicy, Run};
 use crate::daemon::Runtime;
 use crate::home::Home;
 use crate::refusal::Refusal;
@@ -29,6 +29,8 @@ impl Runtime {
                 skill_file(&self.home, &request.skill).display()
             )));
         }
+        let missed = missed_from_wire(request.missed)?;
+        let overlap = overlap_from_wire(request.overlap)?;
         let schedule = match request.timezone.as_deref() {
             None | Some("") => request.schedule,
             Some(zone) => format!("TZ={zone} {}", request.schedule),
@@ -40,6 +42,8 @@ impl Runtime {
             quiet_start: request.quiet_start.unwrap_or_default(),
             quiet_end: request.quiet_end.unwrap_or_default(),
             once: request.once,
+            missed,
+            overlap,
         };
         Ok(info(self.crons.create(new).await?))
     }
@@ -78,8 +82,38 @@ fn info(listed: Listed) -> CronInfo {
         quiet_end: cron.quiet_end,
         once: cron.once,
         timezone: timezone.to_owned(),
+        missed: match cron.missed {
+            MissedPolicy::Skip => wire::MissedPolicy::Skip,
+            MissedPolicy::RunOnce => wire::MissedPolicy::RunOnce,
+        }
+        .into(),
+        overlap: match cron.overlap {
+            OverlapPolicy::Skip => wire::OverlapPolicy::Skip,
+            OverlapPolicy::Queue => wire::OverlapPolicy::Queue,
+        }
+        .into(),
         next: next.map(|time| time.to_string()).unwrap_or_default(),
-        ..CronInfo::default()
+    }
+}
+
+/// A policy of a newer client's is refused: another one is not what it asked for.
+fn missed_from_wire(number: i32) -> Result<MissedPolicy, Refusal> {
+    match wire::MissedPolicy::try_from(number) {
+        Ok(wire::MissedPolicy::Skip) => Ok(MissedPolicy::Skip),
+        Ok(wire::MissedPolicy::RunOnce) => Ok(MissedPolicy::RunOnce),
+        Err(_) => Err(Refusal::Bad(format!(
+            "missed: policy {number} is not known; use skip (0) or run once (1)"
+        ))),
+    }
+}
+
+fn overlap_from_wire(number: i32) -> Result<OverlapPolicy, Refusal> {
+    match wire::OverlapPolicy::try_from(number) {
+        Ok(wire::OverlapPolicy::Skip) => Ok(OverlapPolicy::Skip),
+        Ok(wire::OverlapPolicy::Queue) => Ok(OverlapPolicy::Queue),
+        Err(_) => Err(Refusal::Bad(format!(
+            "overlap: policy {number} is not known; use skip (0) or queue (1)"
+        ))),
     }
 }
 

@@ -13,6 +13,7 @@ pub mod usage;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 use serde_json::json;
 
+use crate::cron;
 use crate::journal::{Entry, Kind};
 use crate::refusal::Refusal;
 use crate::store::{StoreError, WriteTx};
@@ -199,7 +200,7 @@ fn write_title(tx: &mut WriteTx<'_>, id: u64, title: &str) -> Result<u64, StoreE
 }
 
 /// Closes a session: its running turn ends with an error, its queue is emptied, its questions are
-/// withdrawn. Returns the turn that was running.
+/// withdrawn, its crons end. Returns the turn that was running.
 pub fn close(tx: &mut WriteTx<'_>, id: u64, reason: &str) -> Result<Option<u64>, Refusal> {
     open(tx.sql(), id)?;
     let running = messages::running(tx.sql(), id)?;
@@ -209,6 +210,7 @@ pub fn close(tx: &mut WriteTx<'_>, id: u64, reason: &str) -> Result<Option<u64>,
     for waiting in messages::waiting(tx.sql(), Some(id))? {
         messages::remove(tx, waiting.id, reason)?;
     }
+    cron::end_of_session(tx, id, reason)?;
     let now = tx.now();
     tx.sql()
         .prepare_cached("UPDATE sessions SET closed_at = ? WHERE id = ?")?

@@ -1,9 +1,18 @@
 //! Schedules over the control plane.
 
 use quintet_control::Client;
-use quintet_control::wire::{CreateCronMsg, CronRunsMsg, DeleteCronMsg};
+use quintet_control::wire::{
+    CreateCronMsg, CronRunsMsg, DeleteCronMsg, KillMsg, MissedPolicy, OverlapPolicy,
+};
 
 use crate::harness::{TestDaemon, code, script};
+
+fn write_skill(daemon: &TestDaemon) {
+    let folder = daemon.home().skills_dir().join("tidy");
+    std::fs::create_dir_all(&folder).expect("writable");
+    let skill = "---\nname: tidy\ndescription: tidies\n---\nPut things where they belong.\n";
+    std::fs::write(folder.join("SKILL.md"), skill).expect("writable");
+}
 
 fn every_second(session: u64) -> CreateCronMsg {
     CreateCronMsg {
@@ -19,10 +28,7 @@ async fn a_schedule_sends_its_skill_into_the_session() {
     let daemon = TestDaemon::start().await;
     let mut client = daemon.client().await;
     let session = client.send(script(&["hi"])).await.expect("answers").session;
-    let folder = daemon.home().skills_dir().join("tidy");
-    std::fs::create_dir_all(&folder).expect("writable");
-    let skill = "---\nname: tidy\ndescription: tidies\n---\nPut things where they belong.\n";
-    std::fs::write(folder.join("SKILL.md"), skill).expect("writable");
+    write_skill(&daemon);
 
     let once = CreateCronMsg {
         once: true,
@@ -72,13 +78,7 @@ async fn bad_schedules_are_refused_and_good_ones_listed_and_removed() {
         404,
         "no such skill"
     );
-    let folder = daemon.home().skills_dir().join("tidy");
-    std::fs::create_dir_all(&folder).expect("writable");
-    std::fs::write(
-        folder.join("SKILL.md"),
-        "---\nname: tidy\ndescription: d\n---\nbody\n",
-    )
-    .expect("writable");
+    write_skill(&daemon);
     let with = |schedule: &str, quiet: Option<&str>, session| CreateCronMsg {
         schedule: schedule.into(),
         quiet_start: quiet.map(str::to_owned),
@@ -112,5 +112,48 @@ async fn bad_schedules_are_refused_and_good_ones_listed_and_removed() {
         404
     );
     assert!(client.list_crons().await.expect("lists").crons.is_empty());
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn each_schedule_has_its_own_policies_and_ends_with_its_session() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let session = client.send(script(&["hi"])).await.expect("answers").session;
+    write_skill(&daemon);
+    let with = |missed: i32, overlap: i32| CreateCronMsg {
+        schedule: "@yearly".into(),
+        missed,
+        overlap,
+        ..every_second(session)
+    };
+    let mut made = Vec::new();
+    for (missed, overlap) in [
+        (MissedPolicy::Skip, OverlapPolicy::Queue),
+        (MissedPolicy::RunOnce, OverlapPolicy::Skip),
+    ] {
+        let cron = client
+            .create_cron(with(missed.into(), overlap.into()))
+            .await
+            .expect("valid");
+        assert_eq!((cron.missed(), cron.overlap()), (missed, overlap));
+        made.push(cron);
+    }
+    assert_eq!(client.list_crons().await.expect("lists").crons, made);
+    for unknown in [with(2, 0), with(0, 2)] {
+        assert_eq!(code(client.create_cron(unknown).await), 400);
+    }
+
+    client.kill(KillMsg { session }).await.expect("there");
+    assert!(client.list_crons().await.expect("lists").crons.is_empty());
+    let deleted = daemon.journal(Some(session)).await;
+    let deleted: Vec<_> = deleted
+        .iter()
+        .filter(|event| event.kind == "cron_deleted")
+        .collect();
+    assert_eq!(deleted.len(), 2);
+    for event in deleted {
+        assert!(event.data.contains("the session was killed"), "{event:?}");
+    }
     daemon.stop().await;
 }

@@ -23,11 +23,16 @@ pub(crate) struct TestDaemon {
 
 impl TestDaemon {
     pub(crate) async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    /// With more configuration.
+    pub(crate) async fn start_with(more: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agents/scripted.py");
         let config = format!(
             "# a comment of the user's\n[http]\nlisten = \"127.0.0.1:0\"\n\
-             [agents.py]\ncommand = [\"python3\", {script:?}]\nmodel = \"m1\"\n"
+             [agents.py]\ncommand = [\"python3\", {script:?}]\nmodel = \"m1\"\n{more}"
         );
         std::fs::write(folder.path().join("config.toml"), config).expect("writable");
         Self::on(folder).await

@@ -4,6 +4,7 @@ mod asks;
 mod crons;
 mod cuts;
 mod harness;
+mod limits;
 mod sessions;
 mod settings;
 mod turns;

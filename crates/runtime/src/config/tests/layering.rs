@@ -16,7 +16,6 @@ fn defaults_are_those_of_the_contract() {
     assert_eq!(config.daemon.drain, Duration::from_secs(10));
     assert_eq!(config.journal.keep, Duration::from_secs(365 * 86_400));
     assert_eq!(config.cron.time_zone, TimeZone::UTC);
-    assert_eq!(config.cron.missed, MissedRuns::Skip);
     assert_eq!(config.sandbox.heartbeat, Duration::from_secs(10));
     assert_eq!(config.sandbox.stale_after, Duration::from_secs(90));
     assert_eq!(config.sandbox.stale_check, Duration::from_secs(30));
@@ -208,7 +207,6 @@ fn every_kind_of_value_is_read() {
         tls_key = "/k.pem"
         [cron]
         time_zone = "Europe/Berlin"
-        missed = "run_once"
         [journal]
         max_size = 5000
         [providers.local]
@@ -224,7 +222,7 @@ fn every_kind_of_value_is_read() {
         idle_timeout = "500ms"
         turn_deadline = "1h"
         memory_max = "64MiB"
-        processes_max = 50
+        files_max = 50
         budget = { turn = "0.50", day = 5 }
         [mcps.a]
         command = ["srv"]
@@ -251,7 +249,6 @@ fn every_kind_of_value_is_read() {
         config.cron.time_zone,
         TimeZone::get("Europe/Berlin").unwrap()
     );
-    assert_eq!(config.cron.missed, MissedRuns::RunOnce);
     assert_eq!(config.journal.max_size, Some(ByteSize::from_bytes(5000)));
     assert_eq!(
         config.providers["local"],
@@ -276,8 +273,7 @@ fn every_kind_of_value_is_read() {
             idle_timeout: Duration::from_millis(500),
             turn_deadline: Some(Duration::from_secs(3600)),
             memory_max: Some(ByteSize::from_bytes(64 << 20)),
-            processes_max: Some(50),
-            files_max: None,
+            files_max: Some(50),
             budget: Budget {
                 turn: Some(Decimal::new(50, 2)),
                 day: Some(Decimal::from(5)),

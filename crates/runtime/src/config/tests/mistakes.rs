@@ -106,8 +106,15 @@ fn each_kind_of_mistake_says_what_is_wrong() {
             ],
         ),
         (
-            "[cron]\nmissed = \"twice\"",
-            &["config.toml:2: cron.missed: \"twice\" is not one of \"skip\", \"run_once\""],
+            "[agents.mine]\ncommand = [\"a\"]\nkind = \"robot\"",
+            &["config.toml:3: agents.mine.kind: \"robot\" is not one of \"process\", \"acp\""],
+        ),
+        (
+            "[cron]\nmissed = \"skip\"\n[agents.mine]\ncommand = [\"a\"]\nprocesses_max = 5",
+            &[
+                "config.toml:2: cron.missed: unknown key",
+                "config.toml:5: agents.mine.processes_max: unknown key",
+            ],
         ),
         (
             "[sandbox]\nstale_after = \"5s\"",

@@ -9,12 +9,16 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+mod ends;
+mod policies;
+
 use super::store::{self, Claim};
 use super::*;
-use crate::config::{Config, ConfigInputs, MissedRuns, Skill, load};
+use crate::config::{Config, ConfigInputs, Skill, load};
 use crate::journal::Kind;
 use crate::refusal::Refusal;
 use crate::sessions::messages::TurnOutcome;
@@ -67,11 +71,9 @@ struct World {
     session: u64,
 }
 
-fn config(missed: MissedRuns) -> Config {
+fn config() -> Config {
     let inputs = ConfigInputs::new("/nonexistent/config.toml", TimeZone::UTC);
-    let (mut config, _) = load(&inputs).unwrap();
-    config.cron.missed = missed;
-    config
+    load(&inputs).unwrap().0
 }
 
 fn host() -> (Arc<Host>, mpsc::UnboundedReceiver<(u64, u64)>) {
@@ -89,26 +91,27 @@ fn host() -> (Arc<Host>, mpsc::UnboundedReceiver<(u64, u64)>) {
     (Arc::new(host), receiver)
 }
 
+async fn new_session(db: &Db) -> u64 {
+    let new = NewSession {
+        agent: "shell".to_owned(),
+        sender: "user".to_owned(),
+        folder: Some("/tmp".to_owned()),
+        worker: String::new(),
+    };
+    db.write(|tx| sessions::create(tx, new, |_| String::new()))
+        .await
+        .unwrap()
+        .id
+}
+
 impl World {
     /// Crons are made at the database's time, so the world starts a little later.
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let db = Db::open(&folder.path().join("quintet.db")).unwrap();
-        let session = db
-            .write(|tx| {
-                let new = NewSession {
-                    agent: "shell".to_owned(),
-                    sender: "user".to_owned(),
-                    folder: Some("/tmp".to_owned()),
-                    worker: String::new(),
-                };
-                sessions::create(tx, new, |_| String::new())
-            })
-            .await
-            .unwrap()
-            .id;
+        let session = new_session(&db).await;
         let now = Arc::new(AtomicI64::new(Timestamp::now().as_second()));
-        let config = watch::Sender::new(Arc::new(config(MissedRuns::Skip)));
+        let config = watch::Sender::new(Arc::new(config()));
         let (host, started) = host();
         let clock = clock(&now);
         let (driver, crons) =
@@ -185,17 +188,30 @@ impl World {
             .unwrap()
     }
 
-    /// Runs the turn of a waiting message to its end; an empty error is success.
-    async fn end_turn(&self, id: u64, error: &'static str) {
+    /// Starts the turn of a waiting message.
+    async fn begin_turn(&self, id: u64) {
         let message = self
             .queue()
             .await
             .into_iter()
-            .find(|message| message.id == id);
-        let message = message.unwrap();
+            .find(|message| message.id == id)
+            .unwrap();
+        let begun = self
+            .db
+            .write(move |tx| messages::begin(tx, &message, "shell"))
+            .await;
+        assert!(begun.unwrap());
+    }
+
+    /// Runs the turn of a waiting message to its end; an empty error is success.
+    async fn end_turn(&self, id: u64, error: &'static str) {
+        self.begin_turn(id).await;
+        self.end_running(id, error).await;
+    }
+
+    async fn end_running(&self, id: u64, error: &'static str) {
         self.db
             .write(move |tx| -> Result<(), StoreError> {
-                assert!(messages::begin(tx, &message, "shell")?);
                 let outcome = TurnOutcome {
                     error: error.to_owned(),
                     ..TurnOutcome::default()
@@ -207,17 +223,37 @@ impl World {
             .unwrap();
     }
 
-    async fn journal(&self) -> Vec<String> {
+    /// The data of the session's journal rows of a kind.
+    async fn told(&self, kind: Kind) -> Vec<Value> {
+        let session = self.session;
         self.db
-            .read(|connection| -> Result<_, StoreError> {
-                let sql =
-                    "SELECT json_extract(data, '$.state') FROM journal WHERE kind = ? ORDER BY seq";
+            .read(move |connection| -> Result<_, StoreError> {
+                let sql = "SELECT data FROM journal WHERE kind = ? AND session = ? ORDER BY seq";
                 let mut rows = connection.prepare(sql)?;
-                let rows = rows.query_map([Kind::CronRun.as_str()], |row| row.get(0))?;
-                Ok(rows.collect::<Result<_, _>>()?)
+                let rows = rows.query_map((kind.as_str(), session.cast_signed()), |row| {
+                    row.get::<_, String>(0)
+                })?;
+                Ok(rows.collect::<Result<Vec<_>, _>>()?)
             })
             .await
             .unwrap()
+            .iter()
+            .map(|data| serde_json::from_str(data).unwrap())
+            .collect()
+    }
+
+    /// The states that the journal tells of, in order.
+    async fn journal(&self) -> Vec<Value> {
+        let told = self.told(Kind::CronRun).await;
+        told.iter().map(|data| data["state"].clone()).collect()
+    }
+
+    async fn close_session(&self) {
+        let session = self.session;
+        self.db
+            .write(move |tx| sessions::close(tx, session, "the session was killed by me"))
+            .await
+            .unwrap();
     }
 }
 
@@ -269,7 +305,6 @@ async fn a_crash_between_due_and_started_starts_it_exactly_once() {
             let schedule = "* * * * *".parse().unwrap();
             let rules = planner::Rules {
                 zone: &zone,
-                missed: MissedRuns::Skip,
                 up_since,
             };
             store::decide(tx, cron, (&schedule, None), rules, now)
@@ -342,135 +377,7 @@ async fn two_claims_of_one_occurrence_start_it_once() {
 }
 
 #[tokio::test]
-async fn what_came_while_down_is_missed_or_run_once() {
-    for (missed, expected) in [
-        (
-            MissedRuns::Skip,
-            [RunState::Missed, RunState::Missed, RunState::Missed],
-        ),
-        (
-            MissedRuns::RunOnce,
-            [RunState::Missed, RunState::Missed, RunState::Started],
-        ),
-    ] {
-        let mut world = World::new().await;
-        world.config.send_replace(Arc::new(config(missed)));
-        let (_, due) = world.at_first_occurrence(world.new_cron("0 * * * *")).await;
-        world.set_now(due + SignedDuration::from_secs(2 * 3600 + 5));
-        world.restart();
-        world.driver.look(true).await.unwrap();
-        assert_eq!(world.states().await, expected);
-        let started = expected
-            .iter()
-            .filter(|state| **state == RunState::Started)
-            .count();
-        assert_eq!(world.queue().await.len(), started);
-        // The next one is on time again, once the run has ended.
-        for message in world.queue().await {
-            world.end_turn(message.id, "the agent crashed").await;
-            let run = world.crons.runs(None, 1).await.unwrap().remove(0);
-            assert_eq!(run.state, RunState::Failed);
-            assert_eq!(run.note, "the agent crashed");
-        }
-        world.set_now(due + SignedDuration::from_secs(3 * 3600));
-        world.driver.look(false).await.unwrap();
-        assert_eq!(world.states().await.last(), Some(&RunState::Started));
-    }
-}
-
-#[tokio::test]
-async fn quiet_hours_and_overlap_are_recorded_and_start_nothing() {
-    let mut world = World::new().await;
-    let (_, due) = world
-        .at_first_occurrence(world.new_cron("*/10 * * * * *"))
-        .await;
-    world.driver.look(false).await.unwrap();
-    world.advance(10);
-    world.driver.look(false).await.unwrap();
-    assert_eq!(
-        world.states().await,
-        [RunState::Started, RunState::SkippedOverlap]
-    );
-    let message = world.queue().await[0].id;
-    world
-        .db
-        .write(move |tx| messages::remove(tx, message, "not wanted"))
-        .await
-        .unwrap();
-    world.advance(10);
-    world.driver.look(false).await.unwrap();
-    assert_eq!(
-        world.states().await,
-        [
-            RunState::Failed,
-            RunState::SkippedOverlap,
-            RunState::Started
-        ]
-    );
-
-    let mut world = World::new().await;
-    world.set_now(due);
-    // A minute from now on is quiet, whatever the time of day is.
-    let local = due.to_zoned(TimeZone::UTC);
-    let time = |minutes: i64| {
-        (&local + SignedDuration::from_mins(minutes))
-            .strftime("%H:%M")
-            .to_string()
-    };
-    let new = NewCron {
-        quiet_start: time(0),
-        quiet_end: time(5),
-        ..world.new_cron("0 * * * * *")
-    };
-    let listed = world.crons.create(new).await.unwrap();
-    assert_eq!(
-        local.timestamp().max(listed.next.unwrap()),
-        listed.next.unwrap()
-    );
-    assert_eq!(
-        listed
-            .next
-            .unwrap()
-            .to_zoned(TimeZone::UTC)
-            .strftime("%H:%M")
-            .to_string(),
-        time(5)
-    );
-    world.driver.look(true).await.unwrap();
-    world.set_now(listed.next.unwrap() - SignedDuration::from_secs(60));
-    world.driver.look(false).await.unwrap();
-    assert_eq!(world.states().await.last(), Some(&RunState::SkippedQuiet));
-    assert_eq!(world.queue().await, []);
-    world.set_now(listed.next.unwrap());
-    world.driver.look(false).await.unwrap();
-    assert_eq!(world.states().await.last(), Some(&RunState::Started));
-}
-
-#[tokio::test]
-async fn once_is_started_once_and_then_gone() {
-    let mut world = World::new().await;
-    let new = NewCron {
-        once: true,
-        ..world.new_cron("* * * * *")
-    };
-    let (cron, _) = world.at_first_occurrence(new).await;
-    world.driver.look(false).await.unwrap();
-    assert_eq!(world.crons.list().await.unwrap(), []);
-    let message = world.queue().await[0].id;
-    world.end_turn(message, "").await;
-    for _ in 0..3 {
-        world.advance(60);
-        world.driver.look(true).await.unwrap();
-    }
-    assert_eq!(world.states().await, [RunState::Finished]);
-    assert!(matches!(
-        world.crons.delete(cron).await,
-        Err(Refusal::NotFound(_))
-    ));
-}
-
-#[tokio::test]
-async fn a_missing_skill_or_a_closed_session_is_a_failed_run() {
+async fn a_missing_skill_is_a_failed_run() {
     let mut world = World::new().await;
     let (cron, _) = world.at_first_occurrence(world.new_cron("* * * * *")).await;
     world.host.skills.lock().unwrap().clear();
@@ -478,70 +385,7 @@ async fn a_missing_skill_or_a_closed_session_is_a_failed_run() {
     let runs = world.crons.runs(Some(cron), 10).await.unwrap();
     assert_eq!(runs[0].state, RunState::Failed);
     assert_eq!(runs[0].note, "skill \"daily\" not found");
-
-    world.restart();
-    let session = world.session;
-    world
-        .db
-        .write(move |tx| sessions::close(tx, session, "killed"))
-        .await
-        .unwrap();
-    world.advance(60);
-    world.driver.look(true).await.unwrap();
-    world.advance(60);
-    world.driver.look(false).await.unwrap();
-    let runs = world.crons.runs(Some(cron), 10).await.unwrap();
-    assert_eq!(runs[0].state, RunState::Failed);
-    assert!(runs[0].note.contains("session"), "{}", runs[0].note);
-    assert_eq!(world.queue().await, []);
-}
-
-#[tokio::test]
-async fn a_removed_cron_starts_nothing_any_more_and_keeps_its_runs() {
-    let mut world = World::new().await;
-    let (cron, _) = world.at_first_occurrence(world.new_cron("* * * * *")).await;
-    *world.host.refusal.lock().unwrap() = Some(Refusal::Store(StoreError::Aborted));
-    assert!(world.driver.look(false).await.is_err());
-    world.crons.delete(cron).await.unwrap();
-    world.advance(60);
-    world.driver.look(true).await.unwrap();
-    assert_eq!(world.queue().await, []);
-    assert_eq!(world.states().await, [RunState::Missed]);
-    assert!(matches!(
-        world.crons.delete(cron).await,
-        Err(Refusal::NotFound(_))
-    ));
-    assert!(matches!(
-        world.crons.delete(99).await,
-        Err(Refusal::NotFound(_))
-    ));
-}
-
-#[tokio::test]
-async fn a_clock_set_back_an_hour_repeats_nothing_and_one_set_forward_misses() {
-    let mut world = World::new().await;
-    let (_, due) = world
-        .at_first_occurrence(world.new_cron("*/10 * * * *"))
-        .await;
-    world.driver.look(false).await.unwrap();
-    let message = world.queue().await[0].id;
-    world.end_turn(message, "").await;
-    world.set_now(due - SignedDuration::from_hours(1));
-    for _ in 0..12 {
-        world.driver.look(true).await.unwrap();
-        world.advance(300);
-    }
-    assert_eq!(world.states().await, [RunState::Finished]);
-    world.set_now(due + SignedDuration::from_mins(10));
-    world.driver.look(false).await.unwrap();
-    assert_eq!(
-        world.states().await,
-        [RunState::Finished, RunState::Started]
-    );
-    world.end_turn(message + 1, "").await;
-    world.set_now(due + SignedDuration::from_mins(75));
-    world.driver.look(false).await.unwrap();
-    assert_eq!(world.states().await[2..], [RunState::Missed; 6]);
+    assert_eq!(world.journal().await, ["due", "failed"]);
 }
 
 #[tokio::test]
