@@ -64,6 +64,12 @@ impl Link {
         self.bulk.send(binary(stream, body)).await.is_ok()
     }
 
+    /// Opens a v2 stream: before bulk, and in order with the urgent frames that follow on it. False
+    /// when the connection is gone.
+    pub(crate) async fn open(&self, stream: StreamId, body: Body) -> bool {
+        self.control.send(binary(stream, body)).await.is_ok()
+    }
+
     /// Sends a v2 frame before bulk, without waiting. False when it can't.
     pub(crate) fn urgent(&self, stream: StreamId, body: Body) -> bool {
         self.control.try_send(binary(stream, body)).is_ok()
@@ -125,7 +131,5 @@ async fn finish(
         sink.feed(WsMessage::Close(code, reason)).await?;
         sink.flush().await
     };
-    tokio::time::timeout(CLOSE, closing)
-        .await
-        .unwrap_or(Ok(()))
+    tokio::time::timeout(CLOSE, closing).await.unwrap_or(Ok(()))
 }

@@ -358,7 +358,10 @@ mod tests {
         for name in ["sub/file", "./sub/file", "sub//./file", "link"] {
             assert_eq!(text(root.read(name).unwrap()), "inside", "{name}");
         }
-        assert_eq!(text(root.read(absolute.to_str().unwrap()).unwrap()), "inside");
+        assert_eq!(
+            text(root.read(absolute.to_str().unwrap()).unwrap()),
+            "inside"
+        );
     }
 
     #[test]
@@ -482,7 +485,10 @@ mod tests {
             root.parent_of("sub"),
             Err(PathError::NotAFile { .. })
         ));
-        assert!(matches!(root.parent_of("x/"), Err(PathError::NoName { .. })));
+        assert!(matches!(
+            root.parent_of("x/"),
+            Err(PathError::NoName { .. })
+        ));
         assert!(matches!(root.read(""), Err(PathError::NoName { .. })));
         assert!(matches!(root.read("a\0b"), Err(PathError::NoName { .. })));
     }
@@ -495,7 +501,10 @@ mod tests {
         io::Write::write_all(&mut file, b"x").unwrap();
         assert!(!dir.path().join("root/a/b/c.txt").exists());
         parent.publish(OsStr::new(".part")).unwrap();
-        assert_eq!(std::fs::read(dir.path().join("root/a/b/c.txt")).unwrap(), b"x");
+        assert_eq!(
+            std::fs::read(dir.path().join("root/a/b/c.txt")).unwrap(),
+            b"x"
+        );
         assert!(parent.free_bytes().unwrap() > 0);
     }
 }

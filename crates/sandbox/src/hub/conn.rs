@@ -206,10 +206,11 @@ impl Conn {
             receive,
             gate,
         };
-        if !self.0.link.frame(id, Body::Open(Box::new(open))).await {
+        if !self.0.link.open(id, Body::Open(Box::new(open))).await {
             return Err(Gone);
         }
-        if let Some(more) = lock(&stream.receive).open() {
+        let more = lock(&stream.receive).open();
+        if let Some(more) = more {
             stream.control(Body::Credit(more)).await;
         }
         Ok(stream)

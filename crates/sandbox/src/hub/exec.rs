@@ -91,7 +91,12 @@ impl Hub {
         };
         let id = uuid::Uuid::now_v7().to_string();
         let timeout_secs = request.timeout.map_or(DEFAULT_TIMEOUT_SECS, |timeout| {
-            timeout.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX).max(1)
+            timeout
+                .as_millis()
+                .div_ceil(1000)
+                .try_into()
+                .unwrap_or(u64::MAX)
+                .max(1)
         });
         let audit = Audit::start(self, worker, &id, &request);
         let running = conn.count();
@@ -131,9 +136,7 @@ impl Hub {
                 Transport::V2(conn.open(open, WINDOW).await.map_err(lost)?)
             }
         };
-        Ok(ExecHandle::new(
-            self, worker, id, transport, audit, running,
-        ))
+        Ok(ExecHandle::new(self, worker, id, transport, audit, running))
     }
 
     /// Continues with a command that was detached from, or whose hub went away, from the start of
@@ -159,9 +162,7 @@ impl Hub {
         let audit = Audit::start(self, worker, id, &request);
         let transport = Transport::V2(stream);
         let id = id.to_owned();
-        Ok(ExecHandle::new(
-            self, worker, id, transport, audit, running,
-        ))
+        Ok(ExecHandle::new(self, worker, id, transport, audit, running))
     }
 }
 

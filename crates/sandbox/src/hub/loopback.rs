@@ -55,7 +55,6 @@ fn spell(address: SocketAddr, mapped: bool) -> String {
     text
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

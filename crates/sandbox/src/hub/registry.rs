@@ -63,7 +63,7 @@ struct Entry {
 
 impl Registry {
     /// Puts a connection in. Returns the older one that it replaces, if any.
-    pub(super) fn register(&mut self, id: &str, metadata: Metadata, conn: Conn) -> Option<Conn> {
+    pub(super) fn register(&mut self, id: &str, metadata: Metadata, conn: &Conn) -> Option<Conn> {
         let entry = Entry {
             metadata,
             status: WorkerStatus::Online,

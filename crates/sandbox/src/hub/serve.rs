@@ -26,7 +26,9 @@ impl Hub {
     /// [`crate::proto::MAX_MESSAGE`]; its larger messages end the connection.
     pub async fn serve_connection(
         &self,
-        socket: impl Stream<Item = Result<WsMessage, WsError>> + Sink<WsMessage, Error = WsError> + Unpin,
+        socket: impl Stream<Item = Result<WsMessage, WsError>>
+        + Sink<WsMessage, Error = WsError>
+        + Unpin,
         peer: PeerInfo,
         protocol: Protocol,
     ) {
@@ -226,11 +228,14 @@ impl Served<'_> {
         }
         let (replaced, info) = {
             let mut registry = self.hub.registry();
-            let replaced = registry.register(&id, metadata, self.conn.clone());
+            let replaced = registry.register(&id, metadata, &self.conn);
             (replaced, registry.info(&id))
         };
         if let Some(older) = replaced {
-            older.close(close::POLICY, format!("{id} registered on a newer connection"));
+            older.close(
+                close::POLICY,
+                format!("{id} registered on a newer connection"),
+            );
         }
         self.hub.changed();
         if let Some(info) = info {
@@ -266,7 +271,10 @@ impl Served<'_> {
         };
         let id = id.clone();
         let patience = self.hub.settings.slow_reader;
-        if tokio::time::timeout(patience, route.send(reply)).await.is_err() {
+        if tokio::time::timeout(patience, route.send(reply))
+            .await
+            .is_err()
+        {
             // Its reader stands still and holds up the whole connection: it loses its stream.
             self.conn.forget_request(&id);
         }

@@ -136,10 +136,9 @@ impl Hub {
                 waited,
             })?;
         match answer.ok_or_else(lost)? {
-            WorkerToHub::ShellStarted { success: true, .. } => Ok(Transport::V1 {
-                route,
-                first: None,
-            }),
+            WorkerToHub::ShellStarted { success: true, .. } => {
+                Ok(Transport::V1 { route, first: None })
+            }
             WorkerToHub::ShellStarted { error, .. } => Err(RequestError::Failed {
                 code: None,
                 error: error.unwrap_or_else(|| "the shell did not start".to_owned()),

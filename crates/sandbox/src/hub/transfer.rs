@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{
-    AsyncRead, AsyncReadExt as _, AsyncSeek, AsyncSeekExt as _, AsyncWriteExt as _,
-    BufReader,
+    AsyncRead, AsyncReadExt as _, AsyncSeek, AsyncSeekExt as _, AsyncWriteExt as _, BufReader,
 };
 use tokio::time::Instant;
 
@@ -119,9 +118,7 @@ impl Hub {
             let have = hash_of(target).await.map_err(local)?;
             let link = conn.id();
             let audit = Audit::start(self, worker, Direction::Download, path);
-            let started = self
-                .start_download(conn, worker, path, have, audit)
-                .await;
+            let started = self.start_download(conn, worker, path, have, audit).await;
             let result = match started {
                 Ok(mut download) => receive(&mut download, target, &mut progress)
                     .await

@@ -54,9 +54,11 @@ pub(super) fn probe() -> Vec<Feature> {
         .into_iter()
         .map(|controller| {
             let name = format!("cgroup.{controller}");
-            match own.as_deref().map_err(Clone::clone).and_then(|own| {
-                usable(own, controller).map(|()| own.display().to_string())
-            }) {
+            match own
+                .as_deref()
+                .map_err(Clone::clone)
+                .and_then(|own| usable(own, controller).map(|()| own.display().to_string()))
+            {
                 Ok(path) => Feature::given(&name, format!("can be limited beneath {path}")),
                 Err(reason) => Feature::missing(&name, reason, FIX),
             }
@@ -84,10 +86,7 @@ fn unified_path(proc_self_cgroup: &str) -> Option<&str> {
 
 fn usable(own: &Path, controller: &str) -> Result<(), String> {
     if !lists(&own.join("cgroup.controllers"), controller) {
-        return Err(format!(
-            "{} has no {controller} controller",
-            own.display()
-        ));
+        return Err(format!("{} has no {controller} controller", own.display()));
     }
     rustix::fs::access(own.join("cgroup.procs"), rustix::fs::Access::WRITE_OK)
         .map_err(|errno| format!("{}: {errno}", own.display()))

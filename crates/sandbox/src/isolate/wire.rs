@@ -45,11 +45,25 @@ pub(crate) struct SpawnRequest {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Reply {
     /// The first message: what is in force.
-    Ready { features: Vec<Feature> },
-    Started { id: u64, pid: i32 },
-    Failed { id: u64, errno: i32 },
-    Exited { id: u64, code: i32 },
-    Killed { id: u64, signal: i32 },
+    Ready {
+        features: Vec<Feature>,
+    },
+    Started {
+        id: u64,
+        pid: i32,
+    },
+    Failed {
+        id: u64,
+        errno: i32,
+    },
+    Exited {
+        id: u64,
+        code: i32,
+    },
+    Killed {
+        id: u64,
+        signal: i32,
+    },
 }
 
 impl SpawnRequest {

@@ -28,7 +28,10 @@ impl Object {
 
     /// Starts an object that will hold `payload` bytes as base64.
     pub(super) fn carrying(kind: &str, payload: usize) -> Self {
-        Self::sized(kind, payload.div_ceil(3).saturating_mul(4).saturating_add(192))
+        Self::sized(
+            kind,
+            payload.div_ceil(3).saturating_mul(4).saturating_add(192),
+        )
     }
 
     fn key(&mut self, key: &str) {

@@ -33,11 +33,7 @@
 )]
 #![cfg_attr(
     test,
-    expect(
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects,
-        reason = "tests may fail by panic"
-    )
+    expect(clippy::arithmetic_side_effects, reason = "tests may fail by panic")
 )]
 
 pub mod credit;

@@ -73,7 +73,9 @@ impl ParseError {
     pub fn log_key(&self) -> String {
         match &self.fault {
             // The type is the peer's text, and must not grow the table.
-            Fault::UnknownType(kind) => format!("type {}", kind.chars().take(40).collect::<String>()),
+            Fault::UnknownType(kind) => {
+                format!("type {}", kind.chars().take(40).collect::<String>())
+            }
             Fault::Malformed(_) => "malformed".to_owned(),
             Fault::Missing { kind, field } => format!("{kind} without {field}"),
             Fault::NotBase64 => "base64".to_owned(),

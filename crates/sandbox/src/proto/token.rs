@@ -165,14 +165,20 @@ mod tests {
         let token = Token::mint([7; 32], None);
         assert!(token.hash("a").matches(&token.hash("a")));
         assert!(!token.hash("a").matches(&token.hash("b")));
-        assert!(!token.hash("a").matches(&Token::mint([8; 32], None).hash("a")));
+        assert!(
+            !token
+                .hash("a")
+                .matches(&Token::mint([8; 32], None).hash("a"))
+        );
         let pinned = Token::mint([7; 32], Some(Fingerprint([1; 32])));
         assert!(token.hash("a").matches(&pinned.hash("a")));
     }
 
     #[test]
     fn other_text_is_refused() {
-        for text in ["", "qw1", "qw1.", "qw1.AAAA", "qw2.AAAA", "qw1.!!", "Bearer x"] {
+        for text in [
+            "", "qw1", "qw1.", "qw1.AAAA", "qw2.AAAA", "qw1.!!", "Bearer x",
+        ] {
             assert_eq!(Token::parse(text).unwrap_err(), BadToken, "{text}");
         }
         let good = Token::mint([7; 32], None).expose();

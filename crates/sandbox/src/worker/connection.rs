@@ -140,7 +140,7 @@ impl Connection {
             let timeout = self.epoch + self.session.poll_timeout();
             let event = tokio::select! {
                 message = stream.next() => match message {
-                    Some(Ok(WsMessage::Text(text))) => self.text(&text).await,
+                    Some(Ok(WsMessage::Text(text))) => self.text(&text),
                     Some(Ok(WsMessage::Binary(bytes))) => {
                         if self.protocol == Protocol::V2
                             && let Err(Broken(reason)) = self.binary(&bytes)
@@ -180,7 +180,7 @@ impl Connection {
         self.epoch.elapsed()
     }
 
-    async fn text(&mut self, text: &Bytes) -> WorkerEvent {
+    fn text(&mut self, text: &Bytes) -> WorkerEvent {
         match std::str::from_utf8(text) {
             Ok(text) => self.session.handle_text(text, self.epoch.elapsed()),
             Err(_) => WorkerEvent::None,
@@ -409,9 +409,8 @@ impl Connection {
             self.link.urgent(stream, failed(FailureCode::Quota, error));
             return Ok(());
         }
-        let link = self.link.clone();
         let asker = Asker::V2 {
-            link: link.clone(),
+            link: self.link.clone(),
             stream,
         };
         let started = match open {

@@ -13,16 +13,12 @@ use tokio::sync::watch;
 
 use super::job::{failed, v1_reply};
 use super::jobs::Jobs;
-use crate::lanes::{Link, binary};
-use crate::socket::WsMessage;
 use super::spool::{Channel, Cursor, OutputLog, SpillError, TAIL};
+use crate::lanes::{Link, binary};
 use crate::proto::credit::SendCredit;
-use crate::proto::frame::{
-    Body, End, FailureCode, MAX_DATA, Opened, Outcome, StreamId, cost,
-};
-use crate::proto::{
-    Dialect, ErrorMessage, MAX_OUTPUT_TEXT, WorkerToHub, cut::text_within,
-};
+use crate::proto::frame::{Body, End, FailureCode, MAX_DATA, Opened, Outcome, StreamId, cost};
+use crate::proto::{Dialect, ErrorMessage, MAX_OUTPUT_TEXT, WorkerToHub, cut::text_within};
+use crate::socket::WsMessage;
 
 /// Bytes of each channel that a v1 reply can hold.
 const V1_KEPT: usize = MAX_OUTPUT_TEXT / 2;

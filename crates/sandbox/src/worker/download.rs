@@ -12,13 +12,13 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 
-use crate::lanes::Link;
-use crate::socket::WsMessage;
 use super::state::WorkerState;
 use super::transfer::{TransferError, TransferStream};
 use super::upload::hash_prefix;
+use crate::lanes::Link;
 use crate::proto::frame::{Body, Entry, EntryKind, FrameKind, HEADER, MAX_DATA, Opened, header};
 use crate::proto::{CHUNK, Dialect, WorkerToHub};
+use crate::socket::WsMessage;
 
 /// Folders within folders that a listing follows.
 const MAX_DEPTH: usize = 128;
@@ -135,26 +135,26 @@ impl WorkerState {
         })?;
         if metadata.is_dir() {
             let folder = self.root.folder(path)?;
-            list_folder(folder, "", 0, &mut lines)?;
+            list_folder(&folder, "", 0, &mut lines)?;
         }
         lines.finish()
     }
 }
 
 fn list_folder(
-    folder: OwnedFd,
+    folder: &OwnedFd,
     prefix: &str,
     depth: usize,
     lines: &mut Lines<'_>,
 ) -> Result<(), TransferError> {
-    let mut names: Vec<_> = Dir::read_from(&folder)
+    let mut names: Vec<_> = Dir::read_from(folder)
         .map_err(io::Error::from)?
         .filter_map(|entry| entry.ok().map(|entry| entry.file_name().to_owned()))
         .filter(|name| !matches!(name.to_bytes(), b"." | b".."))
         .collect();
     names.sort();
     for name in names {
-        let stat = match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match rustix::fs::statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             // Removed since the folder was read.
             Err(rustix::io::Errno::NOENT) => continue,
@@ -174,8 +174,8 @@ fn list_folder(
         })?;
         if kind == EntryKind::Folder && depth < MAX_DEPTH {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            if let Ok(inner) = rustix::fs::openat(&folder, &name, flags, Mode::empty()) {
-                list_folder(inner, &format!("{path}/"), depth + 1, lines)?;
+            if let Ok(inner) = rustix::fs::openat(folder, &name, flags, Mode::empty()) {
+                list_folder(&inner, &format!("{path}/"), depth + 1, lines)?;
             }
         }
     }

@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use super::delivery::{Attachment, Delivery};
 use super::jobs::{JobKind, Place};
-use crate::lanes::Link;
 use super::process::{ExitKind, Input, Output, Process};
 use super::spool::Channel;
 use super::state::WorkerState;
 use super::tree;
 use crate::isolate::Program;
+use crate::lanes::Link;
 use crate::proto::credit::ReceiveCredit;
 use crate::proto::frame::{Body, End, FailureCode, INITIAL_CREDIT, Outcome, StreamId};
 use crate::proto::{ErrorMessage, GRACE_MS, IdKey, WorkerToHub};
@@ -211,6 +211,29 @@ impl Job {
     }
 
     async fn run(mut self) {
+        self.work().await;
+        self.leave();
+    }
+
+    /// Gives up the job's place, then answers whoever found it just before.
+    fn leave(self) {
+        let Self {
+            place,
+            mut commands,
+            id,
+            ..
+        } = self;
+        drop(place);
+        commands.close();
+        while let Ok(command) = commands.try_recv() {
+            if let JobCommand::Attach { link, stream, .. } = command {
+                let error = format!("the command or shell {id:?} is over");
+                link.urgent(stream, failed(FailureCode::UnknownJob, error));
+            }
+        }
+    }
+
+    async fn work(&mut self) {
         loop {
             self.delivery.pump().await;
             if self.end.is_none() && self.is_over() {
@@ -258,7 +281,9 @@ impl Job {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let deadline = self.deadline.filter(|_| self.status.is_none() && self.stop.is_none());
+        let deadline = self
+            .deadline
+            .filter(|_| self.status.is_none() && self.stop.is_none());
         [deadline, self.kill_at, self.grace, self.expires]
             .into_iter()
             .flatten()

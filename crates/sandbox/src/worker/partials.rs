@@ -140,7 +140,12 @@ mod tests {
         assert!(files.join("sub/.b").exists());
         assert_eq!(fs::read_dir(&spool).unwrap().count(), 1);
 
-        let note = fs::read_dir(&spool).unwrap().next().unwrap().unwrap().path();
+        let note = fs::read_dir(&spool)
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path();
         let yesterday = SystemTime::now() - KEEP - Duration::from_secs(1);
         let times = fs::FileTimes::new().set_modified(yesterday);
         fs::File::options()

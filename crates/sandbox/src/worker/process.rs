@@ -93,14 +93,8 @@ impl Spawner {
                 (child_pid(&child)?, Exit::Child(Box::new(child)))
             }
             Self::Isolated(client) => {
-                let fds = [
-                    child_stdin.as_fd(),
-                    out_write.as_fd(),
-                    err_write.as_fd(),
-                ];
-                let (pid, exit) = client
-                    .spawn(program.clone(), Files::Pipes, &fds)
-                    .await?;
+                let fds = [child_stdin.as_fd(), out_write.as_fd(), err_write.as_fd()];
+                let (pid, exit) = client.spawn(program.clone(), Files::Pipes, &fds).await?;
                 (pid, Exit::Helper(exit))
             }
         };
@@ -134,9 +128,7 @@ impl Spawner {
             }
             Self::Isolated(client) => {
                 let fds = [pts.as_fd(), pts.as_fd(), pts.as_fd()];
-                let (pid, exit) = client
-                    .spawn(program.clone(), Files::Terminal, &fds)
-                    .await?;
+                let (pid, exit) = client.spawn(program.clone(), Files::Terminal, &fds).await?;
                 (pid, Exit::Helper(exit))
             }
         };

@@ -249,8 +249,8 @@ impl OutputLog {
                 gone[channel as usize] += len as u64;
                 at = next;
             }
-            let punch = rustix::fs::FallocateFlags::PUNCH_HOLE
-                | rustix::fs::FallocateFlags::KEEP_SIZE;
+            let punch =
+                rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
             rustix::fs::fallocate(&*file, punch, start, at - start)?;
             Ok((at, gone))
         })
@@ -293,7 +293,11 @@ async fn blocking<T: Send + 'static>(
 
 fn parse_header(header: &[u8; HEADER]) -> (Channel, usize) {
     let [kind, a, b, c, d] = *header;
-    let channel = if kind == 0 { Channel::Out } else { Channel::Err };
+    let channel = if kind == 0 {
+        Channel::Out
+    } else {
+        Channel::Err
+    };
     (channel, u32::from_be_bytes([a, b, c, d]) as usize)
 }
 

@@ -13,11 +13,11 @@ use super::config::WorkerConfig;
 use super::delivery::{Attachment, Collect, Delivery, Log, Relay};
 use super::job::{self, JobCommand, JobSpec};
 use super::jobs::{AdmitError, COMMANDS, JobKind, Jobs};
-use crate::lanes::Link;
 use super::process::Spawner;
 use super::spool::{OutputLog, SpoolQuota};
 use super::tree::MARK;
 use crate::isolate::Program;
+use crate::lanes::Link;
 use crate::paths::Root;
 use crate::proto::Dialect;
 use crate::proto::frame::StreamId;
@@ -136,9 +136,7 @@ impl WorkerState {
         asker: Asker,
     ) -> Result<mpsc::Sender<JobCommand>, StartError> {
         let (sender, commands) = mpsc::channel(COMMANDS);
-        let place = self
-            .jobs
-            .admit(&spec.id, spec.kind, line, sender.clone())?;
+        let place = self.jobs.admit(&spec.id, spec.kind, line, sender.clone())?;
         let id = spec.id.clone();
         let delivery = match (asker, spec.kind) {
             (Asker::V1 { link, dialect }, JobKind::Exec) => Delivery::Collect(Collect {
@@ -155,7 +153,10 @@ impl WorkerState {
                 pending: None,
             }),
             (Asker::V2 { link, stream }, _) => {
-                let file = self.config.spool_dir.join(format!("job-{}", file_safe(&id)));
+                let file = self
+                    .config
+                    .spool_dir
+                    .join(format!("job-{}", file_safe(&id)));
                 let log = OutputLog::new(file, self.spool.clone());
                 let reader = Attachment::new(link, stream);
                 Delivery::Log(Box::new(Log::new(log, reader, self.jobs.clone())))

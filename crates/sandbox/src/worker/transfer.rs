@@ -10,13 +10,15 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::lanes::Link;
-use crate::socket::WsMessage;
 use super::state::WorkerState;
+use crate::lanes::Link;
 use crate::paths::PathError;
 use crate::proto::OffsetError;
 use crate::proto::credit::{OverCredit, ReceiveCredit, SendCredit};
-use crate::proto::frame::{Body, End, FailureCode, Frame, HEADER, INITIAL_CREDIT, Outcome, StreamId};
+use crate::proto::frame::{
+    Body, End, FailureCode, Frame, HEADER, INITIAL_CREDIT, Outcome, StreamId,
+};
+use crate::socket::WsMessage;
 
 /// What may wait for a v2 transfer: its credit bounds the bytes.
 pub(crate) const COMMANDS: usize = 8192;
@@ -166,7 +168,10 @@ impl TransferStream {
     /// Sends a data frame whose payload stands behind its header, once there is credit for it.
     pub(crate) fn send_data(&mut self, frame: BytesMut) -> Result<(), TransferError> {
         let len = frame.len() - HEADER;
-        debug_assert!(len < INITIAL_CREDIT as usize, "a frame fits the first window");
+        debug_assert!(
+            len < INITIAL_CREDIT as usize,
+            "a frame fits the first window"
+        );
         while self.send.room(len) < len {
             match self.next()? {
                 TransferCommand::Credit(amount) => self.send.grant(amount),

@@ -99,7 +99,9 @@ fn stat(pid: i32) -> Option<Process> {
     let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold anything, spaces and brackets included.
     let after_name = text.iter().rposition(|byte| *byte == b')')? + 2;
-    let mut fields = std::str::from_utf8(text.get(after_name..)?).ok()?.split(' ');
+    let mut fields = std::str::from_utf8(text.get(after_name..)?)
+        .ok()?
+        .split(' ');
     let state = fields.next()?;
     let process = Process {
         parent: fields.next()?.parse().ok()?,

@@ -15,14 +15,14 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::lanes::Link;
-use crate::socket::WsMessage;
 use super::partials::Leftover;
 use super::state::{WorkerState, file_safe};
 use super::transfer::{TransferCommand, TransferError, TransferStream, receive_within};
+use crate::lanes::Link;
 use crate::paths::Parent;
 use crate::proto::frame::{Body, Opened};
 use crate::proto::{Dialect, Progress, WorkerToHub};
+use crate::socket::WsMessage;
 
 /// Chunks of a v1 upload that wait for the disk. A full queue stops the connection: v1 has no
 /// other way to slow its sender.
@@ -193,9 +193,7 @@ impl<'a> Destination<'a> {
             leftover,
             published: std::cell::Cell::new(false),
         };
-        worker
-            .partials()
-            .note(leftover, &place.part, &place.path)?;
+        worker.partials().note(leftover, &place.part, &place.path)?;
         Ok(place)
     }
 
@@ -220,9 +218,7 @@ impl<'a> Destination<'a> {
         mode: Option<u32>,
         mtime_ms: Option<i64>,
     ) -> Result<(), TransferError> {
-        let mode = mode
-            .or_else(|| self.former_mode())
-            .unwrap_or(DEFAULT_MODE);
+        let mode = mode.or_else(|| self.former_mode()).unwrap_or(DEFAULT_MODE);
         file.set_permissions(Permissions::from_mode(mode & 0o7777))?;
         if let Some(mtime) = mtime_ms.and_then(system_time) {
             file.set_times(FileTimes::new().set_modified(mtime))?;
@@ -265,7 +261,9 @@ pub(crate) fn hash_prefix(file: &mut File, len: u64) -> std::io::Result<String> 
     let mut buffer = vec![0; 256 * 1024];
     let mut left = len;
     while left > 0 {
-        let want = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let want = usize::try_from(left)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
         let got = file.read(&mut buffer[..want])?;
         if got == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());

@@ -20,12 +20,13 @@ use quintet_sandbox::worker::{Worker, WorkerConfig, scrub_environment};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_tungstenite::MaybeTlsStream;
 use tokio_util::sync::CancellationToken;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits for something that must happen.
-pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, future).await {
         Ok(value) => value,
         Err(_) => panic!("waited in vain: {what}"),
@@ -34,9 +35,9 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 /// Tokens by worker; a worker without an entry is let in when it is of this user.
 #[derive(Default)]
-pub struct TestAuth {
-    pub tokens: Mutex<BTreeMap<String, TokenHash>>,
-    pub strict: bool,
+pub(crate) struct TestAuth {
+    pub(crate) tokens: Mutex<BTreeMap<String, TokenHash>>,
+    pub(crate) strict: bool,
 }
 
 #[async_trait]
@@ -52,7 +53,7 @@ impl WorkerAuth for TestAuth {
 }
 
 #[derive(Default)]
-pub struct Recorder(pub Mutex<Vec<HubEvent>>);
+pub(crate) struct Recorder(pub(crate) Mutex<Vec<HubEvent>>);
 
 impl HubObserver for Recorder {
     fn observe(&self, event: &HubEvent) {
@@ -60,12 +61,12 @@ impl HubObserver for Recorder {
     }
 }
 
-pub struct Bed {
-    pub hub: Hub,
-    pub dir: tempfile::TempDir,
-    pub address: SocketAddr,
-    pub auth: Arc<TestAuth>,
-    pub events: Arc<Recorder>,
+pub(crate) struct Bed {
+    pub(crate) hub: Hub,
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) address: SocketAddr,
+    pub(crate) auth: Arc<TestAuth>,
+    pub(crate) events: Arc<Recorder>,
     settings: HubSettings,
     tls: Option<Arc<rustls::ServerConfig>>,
     listener: Arc<TcpListener>,
@@ -74,15 +75,15 @@ pub struct Bed {
 }
 
 impl Bed {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(HubSettings::default()).await
     }
 
-    pub async fn with(settings: HubSettings) -> Self {
+    pub(crate) async fn with(settings: HubSettings) -> Self {
         Self::custom(settings, TestAuth::default(), None).await
     }
 
-    pub async fn custom(
+    pub(crate) async fn custom(
         settings: HubSettings,
         auth: TestAuth,
         tls: Option<Arc<rustls::ServerConfig>>,
@@ -126,7 +127,7 @@ impl Bed {
     }
 
     /// Stops the hub and starts another, which knows nothing, on the same address.
-    pub async fn restart_hub(&mut self) {
+    pub(crate) async fn restart_hub(&mut self) {
         self.shutdown.cancel();
         while self.tasks.join_next().await.is_some() {}
         self.shutdown = CancellationToken::new();
@@ -139,18 +140,18 @@ impl Bed {
         self.listen();
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "wss" } else { "ws" };
         format!("{scheme}://{}/ws", self.address)
     }
 
-    pub fn root(&self, id: &str) -> PathBuf {
+    pub(crate) fn root(&self, id: &str) -> PathBuf {
         let root = self.dir.path().join(format!("root-{id}"));
         std::fs::create_dir_all(&root).unwrap();
         root
     }
 
-    pub fn config(&self, id: &str) -> WorkerConfig {
+    pub(crate) fn config(&self, id: &str) -> WorkerConfig {
         let spool = self.dir.path().join(format!("spool-{id}"));
         let mut config = WorkerConfig::new(&self.url(), id, self.root(id), spool);
         config.env = scrub_environment(std::env::vars_os());
@@ -159,17 +160,17 @@ impl Bed {
     }
 
     /// A worker of ours in this process, online.
-    pub async fn worker(&self, id: &str) -> Running {
+    pub(crate) async fn worker(&self, id: &str) -> Running {
         self.worker_with(self.config(id)).await
     }
 
-    pub async fn v1_worker(&self, id: &str) -> Running {
+    pub(crate) async fn v1_worker(&self, id: &str) -> Running {
         let mut config = self.config(id);
         config.protocols = vec![Protocol::V1];
         self.worker_with(config).await
     }
 
-    pub async fn worker_with(&self, config: WorkerConfig) -> Running {
+    pub(crate) async fn worker_with(&self, config: WorkerConfig) -> Running {
         let id = config.daemon_id.clone();
         let running = Running::start(config).await;
         self.online(&id).await;
@@ -177,13 +178,13 @@ impl Bed {
     }
 
     /// A worker of ours as a program, online.
-    pub async fn program(&self, id: &str, extra: Value) -> Program {
+    pub(crate) async fn program(&self, id: &str, extra: Value) -> Program {
         let program = Program::start(&self.settings_of(id, extra), &[]);
         self.online(id).await;
         program
     }
 
-    pub fn settings_of(&self, id: &str, extra: Value) -> Value {
+    pub(crate) fn settings_of(&self, id: &str, extra: Value) -> Value {
         let mut settings = serde_json::json!({
             "server_url": self.url(),
             "daemon_id": id,
@@ -197,11 +198,11 @@ impl Bed {
         settings
     }
 
-    pub async fn online(&self, id: &str) {
+    pub(crate) async fn online(&self, id: &str) {
         self.status(id, WorkerStatus::Online).await;
     }
 
-    pub async fn status(&self, id: &str, status: WorkerStatus) {
+    pub(crate) async fn status(&self, id: &str, status: WorkerStatus) {
         let mut changes = self.hub.changes();
         soon(&format!("{id} becomes {status:?}"), async {
             while self.hub.worker(id).is_none_or(|info| info.state != status) {
@@ -211,11 +212,7 @@ impl Bed {
         .await;
     }
 
-    pub fn raw_url(&self) -> String {
-        self.url()
-    }
-
-    pub fn events(&self) -> Vec<HubEvent> {
+    pub(crate) fn events(&self) -> Vec<HubEvent> {
         self.events.0.lock().unwrap().clone()
     }
 }
@@ -284,7 +281,7 @@ where
         .await;
 }
 
-pub fn quick_backoff() -> BackoffPolicy {
+pub(crate) fn quick_backoff() -> BackoffPolicy {
     BackoffPolicy {
         base: Duration::from_millis(20),
         cap: Duration::from_millis(100),
@@ -293,13 +290,13 @@ pub fn quick_backoff() -> BackoffPolicy {
 }
 
 /// A worker that runs in this process until it is dropped.
-pub struct Running {
+pub(crate) struct Running {
     shutdown: CancellationToken,
     tasks: JoinSet<()>,
 }
 
 impl Running {
-    pub async fn start(config: WorkerConfig) -> Self {
+    pub(crate) async fn start(config: WorkerConfig) -> Self {
         let worker = Worker::start(config).await.unwrap();
         let shutdown = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -307,17 +304,17 @@ impl Running {
         Self { shutdown, tasks }
     }
 
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.shutdown.cancel();
         soon("the worker stops", self.tasks.join_next()).await;
     }
 }
 
 /// A worker that runs as a program until it is dropped.
-pub struct Program(std::process::Child);
+pub(crate) struct Program(std::process::Child);
 
 impl Program {
-    pub fn start(settings: &Value, wrapper: &[&str]) -> Self {
+    pub(crate) fn start(settings: &Value, wrapper: &[&str]) -> Self {
         let peer = env!("CARGO_BIN_EXE_sandbox-peer");
         let mut words = wrapper.to_vec();
         words.push(peer);
@@ -330,7 +327,7 @@ impl Program {
         Self(child)
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 }
@@ -343,16 +340,21 @@ impl Drop for Program {
 }
 
 /// One end of a WebSocket in a test's own hands.
-pub struct Raw<S>(pub TungsteniteSocket<S>);
+pub(crate) struct Raw<S>(pub(crate) TungsteniteSocket<S>);
 
 /// Dials a hub as a worker that says only what a test says.
-pub async fn raw_worker(
+pub(crate) async fn raw_worker(url: &str, protocols: &[&str]) -> Raw<MaybeTlsStream<TcpStream>> {
+    raw_worker_with(url, protocols, 64 * 1024).await
+}
+
+pub(crate) async fn raw_worker_with(
     url: &str,
     protocols: &[&str],
-) -> Raw<impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> {
+    read_buffer: usize,
+) -> Raw<MaybeTlsStream<TcpStream>> {
     let limits = WsLimits {
         max_message: 64 * 1024 * 1024,
-        read_buffer: 64 * 1024,
+        read_buffer,
     };
     let (socket, _) = dial(WsDial {
         url,
@@ -367,20 +369,20 @@ pub async fn raw_worker(
 }
 
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Raw<S> {
-    pub async fn send(&mut self, message: Value) {
+    pub(crate) async fn send(&mut self, message: Value) {
         self.send_text(message.to_string()).await;
     }
 
-    pub async fn send_text(&mut self, text: String) {
+    pub(crate) async fn send_text(&mut self, text: String) {
         self.0.send(WsMessage::Text(text.into())).await.unwrap();
     }
 
-    pub async fn send_binary(&mut self, bytes: bytes::Bytes) {
+    pub(crate) async fn send_binary(&mut self, bytes: bytes::Bytes) {
         self.0.send(WsMessage::Binary(bytes)).await.unwrap();
     }
 
     /// The next message that is not a heartbeat or its answer.
-    pub async fn message(&mut self) -> WsMessage {
+    pub(crate) async fn message(&mut self) -> WsMessage {
         loop {
             let message = soon("a message", self.0.next()).await;
             let message = match message {
@@ -397,7 +399,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Raw<S> {
         }
     }
 
-    pub async fn json(&mut self) -> Value {
+    pub(crate) async fn json(&mut self) -> Value {
         match self.message().await {
             WsMessage::Text(text) => serde_json::from_slice(&text).unwrap(),
             other => panic!("not a text message: {other:?}"),
@@ -405,7 +407,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Raw<S> {
     }
 
     /// Registers as a worker.
-    pub async fn register(&mut self, id: &str) -> Value {
+    pub(crate) async fn register(&mut self, id: &str) -> Value {
         self.send(serde_json::json!({
             "type": "register", "daemon_id": id,
             "metadata": {"hostname": "h", "platform": "linux", "arch": "x86_64", "version": "t", "labels": {}},
@@ -415,7 +417,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Raw<S> {
     }
 
     /// Reads until the peer closes; returns the code and the reason.
-    pub async fn closed(&mut self) -> Option<(u16, String)> {
+    pub(crate) async fn closed(&mut self) -> Option<(u16, String)> {
         loop {
             match soon("the close", self.0.next()).await {
                 Some(Ok(WsMessage::Close(code, reason))) => return Some((code, reason)),
@@ -427,20 +429,20 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Raw<S> {
 }
 
 /// A listener that accepts workers as a hub that says only what a test says.
-pub struct RawHub {
+pub(crate) struct RawHub {
     listener: TcpListener,
-    pub url: String,
+    pub(crate) url: String,
 }
 
 impl RawHub {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ws://{}/ws", listener.local_addr().unwrap());
         Self { listener, url }
     }
 
     /// Accepts one worker, takes its registration and acknowledges it.
-    pub async fn accept(&self, protocol: Protocol) -> Raw<TcpStream> {
+    pub(crate) async fn accept(&self, protocol: Protocol) -> Raw<TcpStream> {
         let (mut raw, register) = self.accept_silently(protocol).await;
         assert_eq!(register["type"], "register");
         raw.send(serde_json::json!({
@@ -450,7 +452,7 @@ impl RawHub {
         raw
     }
 
-    pub async fn accept_silently(&self, protocol: Protocol) -> (Raw<TcpStream>, Value) {
+    pub(crate) async fn accept_silently(&self, protocol: Protocol) -> (Raw<TcpStream>, Value) {
         let (socket, _) = soon("a worker dials", self.listener.accept())
             .await
             .unwrap();
@@ -468,14 +470,14 @@ impl RawHub {
 }
 
 /// A worker of ours that dials a raw hub, in a folder of its own.
-pub struct Lone {
-    pub hub: RawHub,
-    pub dir: tempfile::TempDir,
+pub(crate) struct Lone {
+    pub(crate) hub: RawHub,
+    pub(crate) dir: tempfile::TempDir,
     _running: Running,
 }
 
 impl Lone {
-    pub async fn start(change: impl FnOnce(&mut WorkerConfig)) -> Self {
+    pub(crate) async fn start(change: impl FnOnce(&mut WorkerConfig)) -> Self {
         let hub = RawHub::start().await;
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
@@ -493,19 +495,19 @@ impl Lone {
         }
     }
 
-    pub fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.dir.path().join("root")
     }
 
     /// Nothing but `expected` is in the root, hidden files included.
-    pub fn assert_root_holds(&self, expected: &[&str]) {
+    pub(crate) fn assert_root_holds(&self, expected: &[&str]) {
         let mut names = names_in(&self.root());
         names.sort();
         assert_eq!(names, expected);
     }
 }
 
-pub fn names_in(dir: &Path) -> Vec<String> {
+pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     std::fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

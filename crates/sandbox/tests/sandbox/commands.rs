@@ -11,21 +11,21 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, Lone, Raw, soon};
 
-pub fn command(line: &str) -> ExecRequest {
+pub(crate) fn command(line: &str) -> ExecRequest {
     ExecRequest {
         command: line.to_owned(),
         ..ExecRequest::default()
     }
 }
 
-pub async fn run(bed: &Bed, worker: &str, request: ExecRequest) -> ExecOutput {
+pub(crate) async fn run(bed: &Bed, worker: &str, request: ExecRequest) -> ExecOutput {
     let handle = bed.hub.exec(worker, request).await.unwrap();
     soon("the command ends", handle.output(usize::MAX))
         .await
         .unwrap()
 }
 
-pub fn text(bytes: &[u8]) -> &str {
+pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
@@ -126,7 +126,7 @@ async fn a_bad_folder_and_a_bad_variable_are_said() {
 }
 
 /// Processes whose command line holds `mark`.
-pub fn alive(mark: &str) -> usize {
+pub(crate) fn alive(mark: &str) -> usize {
     let holds = |pid: &str| {
         std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
@@ -174,7 +174,12 @@ async fn a_command_that_daemonises_does_not_hold_its_reply() {
         assert!(started.elapsed() < Duration::from_secs(5));
         // It is a daemon: it lives on until it is ended by hand.
         assert_eq!(alive(&format!("sleep {seconds}")), 1);
-        run(&bed, worker, command(&format!("pkill -f '^sleep {seconds}$'"))).await;
+        run(
+            &bed,
+            worker,
+            command(&format!("pkill -f '^sleep {seconds}$'")),
+        )
+        .await;
     }
 }
 
@@ -184,7 +189,10 @@ async fn a_cancelled_command_and_a_dropped_handle_leave_no_process() {
     let _worker = bed.worker("w").await;
     let mut handle = bed
         .hub
-        .exec("w", command("trap '' TERM; echo up; (setsid sleep 95411 &); sleep 95411"))
+        .exec(
+            "w",
+            command("trap '' TERM; echo up; (setsid sleep 95411 &); sleep 95411"),
+        )
         .await
         .unwrap();
     assert_eq!(
@@ -194,7 +202,13 @@ async fn a_cancelled_command_and_a_dropped_handle_leave_no_process() {
     handle.cancel().await;
     let end = soon("the end", handle.next()).await.unwrap();
     assert!(
-        matches!(&end, ExecEvent::Ended { outcome: ExecOutcome::Cancelled, .. }),
+        matches!(
+            &end,
+            ExecEvent::Ended {
+                outcome: ExecOutcome::Cancelled,
+                ..
+            }
+        ),
         "{end:?}"
     );
     assert_eq!(alive("sleep 95411"), 0);
@@ -277,7 +291,10 @@ async fn a_reader_that_stands_still_stops_nobody_else() {
         .unwrap();
     soon("the first bytes", slow.next()).await.unwrap();
     for _ in 0..20 {
-        assert_eq!(run(&bed, "w", command("echo quick")).await.stdout, b"quick\n");
+        assert_eq!(
+            run(&bed, "w", command("echo quick")).await.stdout,
+            b"quick\n"
+        );
     }
     let rest = soon("the rest", slow.output(usize::MAX)).await.unwrap();
     assert!(rest.stdout.len() > 39_000_000);
@@ -296,7 +313,7 @@ async fn fifty_commands_and_six_shells_do_not_wait_for_each_other() {
     for number in 0..50 {
         let hub = bed.hub.clone();
         commands.spawn(async move {
-            let request = command(&format!("sleep 2; echo {number}"));
+            let request = command(&format!("sleep 4; echo {number}"));
             let handle = hub.exec("w", request).await.unwrap();
             (number, handle.output(100).await.unwrap())
         });
@@ -306,15 +323,15 @@ async fn fifty_commands_and_six_shells_do_not_wait_for_each_other() {
         shell.until("shell-42").await;
     }
     assert!(
-        started.elapsed() < Duration::from_secs(2),
+        started.elapsed() < Duration::from_secs(4),
         "shells waited for commands"
     );
     while let Some(done) = soon("the commands", commands.join_next()).await {
         let (number, output) = done.unwrap();
         assert_eq!(text(&output.stdout), format!("{number}\n"));
     }
-    // One after the other they would take 100 s.
-    assert!(started.elapsed() < Duration::from_secs(8));
+    // One after the other they would take 200 s.
+    assert!(started.elapsed() < Duration::from_secs(15));
 }
 
 #[tokio::test]
@@ -364,7 +381,10 @@ async fn labels_select_workers() {
     bed.status("a", WorkerStatus::Offline).await;
     assert!(matches!(
         bed.hub.exec("a", command("true")).await,
-        Err(RequestError::NotOnline { status: WorkerStatus::Offline, .. })
+        Err(RequestError::NotOnline {
+            status: WorkerStatus::Offline,
+            ..
+        })
     ));
 }
 
@@ -397,19 +417,37 @@ async fn what_a_worker_can_t_use_is_answered_with_its_id_and_the_connection_stay
     let lone = Lone::start(|_| {}).await;
     let mut raw = lone.hub.accept(Protocol::V1).await;
     raw.send_text("not json".to_owned()).await;
-    raw.send_binary(bytes::Bytes::from_static(b"ignored in v1")).await;
+    raw.send_binary(bytes::Bytes::from_static(b"ignored in v1"))
+        .await;
     raw.send(json!({"type": "unknown without id"})).await;
     let reply = answer(&mut raw, json!({"type": "bogus", "transfer_id": "t"})).await;
     assert_eq!(reply["type"], "error");
-    assert_eq!((&reply["transfer_id"], &reply["recoverable"]), (&json!("t"), &json!(true)));
-    let reply = answer(&mut raw, json!({"type": "execute_command", "request_id": "r"})).await;
-    assert_eq!((&reply["type"], &reply["request_id"]), (&json!("error"), &json!("r")));
-    let zero = json!({"type": "execute_command", "request_id": "z", "command": "true", "timeout_secs": 0});
+    assert_eq!(
+        (&reply["transfer_id"], &reply["recoverable"]),
+        (&json!("t"), &json!(true))
+    );
+    let reply = answer(
+        &mut raw,
+        json!({"type": "execute_command", "request_id": "r"}),
+    )
+    .await;
+    assert_eq!(
+        (&reply["type"], &reply["request_id"]),
+        (&json!("error"), &json!("r"))
+    );
+    let zero =
+        json!({"type": "execute_command", "request_id": "z", "command": "true", "timeout_secs": 0});
     let reply = answer(&mut raw, zero).await;
-    assert_eq!((&reply["type"], &reply["request_id"]), (&json!("command_error"), &json!("z")));
+    assert_eq!(
+        (&reply["type"], &reply["request_id"]),
+        (&json!("command_error"), &json!("z"))
+    );
     let slow = json!({"type": "execute_command", "request_id": "t", "command": "sleep 60", "timeout_secs": 1});
     let reply = answer(&mut raw, slow).await;
-    assert_eq!((&reply["type"], &reply["error"]), (&json!("command_error"), &json!("timed out after 1 s")));
+    assert_eq!(
+        (&reply["type"], &reply["error"]),
+        (&json!("command_error"), &json!("timed out after 1 s"))
+    );
 }
 
 #[tokio::test]
@@ -425,7 +463,10 @@ async fn snapshot_requests_are_never_met_with_silence() {
         json!({"type": "delete_snapshot", "request_id": "s", "snapshot_id": "i"}),
     ] {
         let reply = answer(&mut raw, request).await;
-        assert_eq!((&reply["type"], &reply["request_id"]), (&json!("snapshot_error"), &json!("s")));
+        assert_eq!(
+            (&reply["type"], &reply["request_id"]),
+            (&json!("snapshot_error"), &json!("s"))
+        );
     }
 }
 

@@ -28,7 +28,11 @@ fn upload(path: &str, size: usize) -> UploadRequest {
 async fn put(bed: &Bed, worker: &str, path: &str, data: &[u8]) -> Result<(), RequestError> {
     let request = upload(path, data.len());
     let mut source = Cursor::new(data.to_vec());
-    soon("the upload", bed.hub.upload(worker, &request, &mut source, |_| {})).await
+    soon(
+        "the upload",
+        bed.hub.upload(worker, &request, &mut source, |_| {}),
+    )
+    .await
 }
 
 async fn get(bed: &Bed, worker: &str, path: &str) -> Result<Vec<u8>, RequestError> {
@@ -55,10 +59,16 @@ async fn files_of_every_size_arrive_as_they_were() {
             let path = format!("a/b/file-{size}");
             put(&bed, worker, &path, &data).await.unwrap();
             assert!(std::fs::read(bed.root(worker).join(&path)).unwrap() == data);
-            assert!(get(&bed, worker, &path).await.unwrap() == data, "{worker} {size}");
+            assert!(
+                get(&bed, worker, &path).await.unwrap() == data,
+                "{worker} {size}"
+            );
         }
         let names = crate::bed::names_in(&bed.root(worker).join("a/b"));
-        assert!(names.iter().all(|name| name.starts_with("file-")), "{names:?}");
+        assert!(
+            names.iter().all(|name| name.starts_with("file-")),
+            "{names:?}"
+        );
         let spool = bed.dir.path().join(format!("spool-{worker}"));
         assert!(crate::bed::names_in(&spool).is_empty());
     }
@@ -78,7 +88,10 @@ async fn mode_and_time_are_kept() {
             ..upload("tool", 2)
         };
         let mut source = Cursor::new(b"hi".to_vec());
-        bed.hub.upload(worker, &request, &mut source, |_| {}).await.unwrap();
+        bed.hub
+            .upload(worker, &request, &mut source, |_| {})
+            .await
+            .unwrap();
         let metadata = std::fs::metadata(bed.root(worker).join("tool")).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o7777, 0o750);
         if worker == "v2" {
@@ -106,7 +119,9 @@ async fn a_path_that_escapes_is_refused_both_ways() {
         symlink(&secret, root.join("link")).unwrap();
         symlink(bed.dir.path(), root.join("folder")).unwrap();
         let inside = root.canonicalize().unwrap().join("inside");
-        put(&bed, worker, inside.to_str().unwrap(), b"x").await.unwrap();
+        put(&bed, worker, inside.to_str().unwrap(), b"x")
+            .await
+            .unwrap();
         for path in [
             "../secret",
             "x/../../secret",
@@ -115,15 +130,28 @@ async fn a_path_that_escapes_is_refused_both_ways() {
             "folder/secret",
             "/proc/self/root/etc/passwd",
         ] {
-            assert!(get(&bed, worker, path).await.is_err(), "{worker} get {path}");
-            assert!(put(&bed, worker, path, b"evil").await.is_err(), "{worker} put {path}");
+            assert!(
+                get(&bed, worker, path).await.is_err(),
+                "{worker} get {path}"
+            );
+            assert!(
+                put(&bed, worker, path, b"evil").await.is_err(),
+                "{worker} put {path}"
+            );
         }
         assert_eq!(std::fs::read(&secret).unwrap(), b"secret");
-        assert!(std::fs::symlink_metadata(root.join("link")).unwrap().is_symlink());
+        assert!(
+            std::fs::symlink_metadata(root.join("link"))
+                .unwrap()
+                .is_symlink()
+        );
     }
     assert!(matches!(
         get(&bed, "v2", "link").await,
-        Err(RequestError::Failed { code: Some(FailureCode::Path), .. })
+        Err(RequestError::Failed {
+            code: Some(FailureCode::Path),
+            ..
+        })
     ));
 }
 
@@ -154,9 +182,17 @@ async fn a_file_that_changes_while_it_is_read() {
         std::fs::write(&other, b"other").unwrap();
         std::fs::rename(&other, path).unwrap();
     });
-    assert!(replaced.await.unwrap() == pattern(16_000_000), "it was replaced");
+    assert!(
+        replaced.await.unwrap() == pattern(16_000_000),
+        "it was replaced"
+    );
     let shrunk = download_while(&bed, |path| {
-        std::fs::File::options().write(true).open(path).unwrap().set_len(100).unwrap();
+        std::fs::File::options()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .set_len(100)
+            .unwrap();
     });
     let error = shrunk.await.unwrap_err();
     assert!(error.to_string().contains("shorter"), "{error}");
@@ -172,18 +208,30 @@ async fn an_interrupted_download_continues_and_a_changed_file_starts_again() {
         bytes: 1_000_000,
         blake3: blake3::hash(&data[..1_000_000]).to_hex().to_string(),
     };
-    let download = bed.hub.download("w", "file", Some(have.clone())).await.unwrap();
+    let download = bed
+        .hub
+        .download("w", "file", Some(have.clone()))
+        .await
+        .unwrap();
     assert_eq!(download.file().offset, 1_000_000);
     assert_eq!(download.file().size, Some(3_000_000));
     drop(download);
-    let other = Have { blake3: blake3::hash(b"other").to_hex().to_string(), ..have };
+    let other = Have {
+        blake3: blake3::hash(b"other").to_hex().to_string(),
+        ..have
+    };
     let download = bed.hub.download("w", "file", Some(other)).await.unwrap();
     assert_eq!(download.file().offset, 0);
     drop(download);
 
     let local = bed.dir.path().join("local");
     std::fs::write(&local, &data[..1_234_567]).unwrap();
-    let mut target = tokio::fs::File::options().read(true).write(true).open(&local).await.unwrap();
+    let mut target = tokio::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&local)
+        .await
+        .unwrap();
     let mut first = None;
     bed.hub
         .download_to("w", "file", &mut target, |at| {
@@ -206,7 +254,8 @@ where
         mode: None,
         mtime_ms: None,
     };
-    raw.send_binary(Frame::new(stream, Body::Open(Box::new(open))).encode()).await;
+    raw.send_binary(Frame::new(stream, Body::Open(Box::new(open))).encode())
+        .await;
     match frame(raw).await.body {
         Body::Opened(opened) => Some(opened),
         Body::End(_) => None,
@@ -218,7 +267,8 @@ async fn send_parts<S>(raw: &mut Raw<S>, stream: u32, begin: u64, data: &[u8])
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
-    raw.send_binary(Frame::new(stream, Body::Begin(begin)).encode()).await;
+    raw.send_binary(Frame::new(stream, Body::Begin(begin)).encode())
+        .await;
     for part in data.chunks(50_000) {
         let body = Body::In(bytes::Bytes::copy_from_slice(part));
         raw.send_binary(Frame::new(stream, body).encode()).await;
@@ -254,15 +304,16 @@ async fn an_interrupted_upload_continues_where_it_stopped() {
     let opened = try_upload(&mut raw, 1, &data).await.unwrap();
     assert_eq!(opened.offset, 0);
     send_parts(&mut raw, 1, 0, &data[..150_000]).await;
-    drop(raw);
-    let mut raw = lone.hub.accept(Protocol::V2).await;
-    // The first attempt may still be writing what had arrived; until then the file is busy.
-    soon("the first attempt is over", async {
-        while std::fs::metadata(lone.root().join(part_file(&lone))).unwrap().len() < 150_000 {
+    soon("it is written", async {
+        let part = lone.root().join(part_file(&lone));
+        while std::fs::metadata(&part).unwrap().len() < 150_000 {
             tokio::task::yield_now().await;
         }
     })
     .await;
+    drop(raw);
+    let mut raw = lone.hub.accept(Protocol::V2).await;
+    // Until the first attempt has seen the end of its connection, the file is busy.
     let mut stream = 0;
     let opened = loop {
         stream += 1;
@@ -272,10 +323,14 @@ async fn an_interrupted_upload_continues_where_it_stopped() {
         }
     };
     assert_eq!(opened.offset, 150_000);
-    assert_eq!(opened.blake3.unwrap(), blake3::hash(&data[..150_000]).to_hex().to_string());
+    assert_eq!(
+        opened.blake3.unwrap(),
+        blake3::hash(&data[..150_000]).to_hex().to_string()
+    );
     lone.assert_root_holds(&[&part_file(&lone)]);
     send_parts(&mut raw, stream, opened.offset, &data[150_000..]).await;
-    raw.send_binary(Frame::new(stream, Body::Eof).encode()).await;
+    raw.send_binary(Frame::new(stream, Body::Eof).encode())
+        .await;
     assert_eq!(end_of(&mut raw).await.outcome, Outcome::Complete);
     lone.assert_root_holds(&["big"]);
     assert!(std::fs::read(lone.root().join("big")).unwrap() == data);
@@ -302,7 +357,9 @@ async fn a_changed_source_starts_its_upload_again() {
     let mut seen = Vec::new();
     let mut source = Cursor::new(data.clone());
     bed.hub
-        .upload("w", &upload("big", data.len()), &mut source, |at| seen.push(at))
+        .upload("w", &upload("big", data.len()), &mut source, |at| {
+            seen.push(at);
+        })
         .await
         .unwrap();
     assert_eq!(seen[0], 0);
@@ -312,7 +369,9 @@ async fn a_changed_source_starts_its_upload_again() {
     let mut seen = Vec::new();
     let mut source = Cursor::new(data.clone());
     bed.hub
-        .upload("w", &upload("big", data.len()), &mut source, |at| seen.push(at))
+        .upload("w", &upload("big", data.len()), &mut source, |at| {
+            seen.push(at);
+        })
         .await
         .unwrap();
     assert_eq!(seen[0], 100_000);
@@ -323,12 +382,14 @@ async fn a_changed_source_starts_its_upload_again() {
 async fn chunks_that_are_wrong_end_their_upload_and_leave_nothing() {
     let lone = Lone::start(|_| {}).await;
     let mut raw = lone.hub.accept(Protocol::V1).await;
-    let chunk = |id: &str, offset: i64| {
-        json!({"type": "file_upload_chunk", "transfer_id": id, "data": "eHh4eHg=", "offset": offset})
-    };
+    let chunk = |id: &str, offset: i64| json!({"type": "file_upload_chunk", "transfer_id": id, "data": "eHh4eHg=", "offset": offset});
     let wrong: Vec<(&str, i64, Vec<serde_json::Value>)> = vec![
         ("gap", 10, vec![chunk("gap", 1)]),
-        ("overlap", 10, vec![chunk("overlap", 0), chunk("overlap", 3)]),
+        (
+            "overlap",
+            10,
+            vec![chunk("overlap", 0), chunk("overlap", 3)],
+        ),
         ("repeat", 10, vec![chunk("repeat", 0), chunk("repeat", 0)]),
         ("beyond", 4, vec![chunk("beyond", 0)]),
         ("negative", 10, vec![chunk("negative", -5)]),
@@ -336,7 +397,9 @@ async fn chunks_that_are_wrong_end_their_upload_and_leave_nothing() {
         (
             "base64",
             10,
-            vec![json!({"type": "file_upload_chunk", "transfer_id": "base64", "data": "%%%", "offset": 0})],
+            vec![
+                json!({"type": "file_upload_chunk", "transfer_id": "base64", "data": "%%%", "offset": 0}),
+            ],
         ),
     ];
     for (id, total, chunks) in wrong {
@@ -352,17 +415,29 @@ async fn chunks_that_are_wrong_end_their_upload_and_leave_nothing() {
             }
         };
         assert_eq!(reply["type"], "file_upload_complete", "{id}");
-        assert_eq!((&reply["transfer_id"], &reply["success"]), (&json!(id), &json!(false)));
+        assert_eq!(
+            (&reply["transfer_id"], &reply["success"]),
+            (&json!(id), &json!(false))
+        );
         assert!(reply["error"].is_string());
         lone.assert_root_holds(&[]);
     }
     raw.send(chunk("never started", 0)).await;
     let reply = raw.json().await;
-    assert_eq!((&reply["type"], &reply["transfer_id"]), (&json!("error"), &json!("never started")));
+    assert_eq!(
+        (&reply["type"], &reply["transfer_id"]),
+        (&json!("error"), &json!("never started"))
+    );
     // The connection is still good.
-    raw.send(json!({"type": "file_upload_start", "request_id": "ok", "path": "f", "total_size": 0})).await;
+    raw.send(
+        json!({"type": "file_upload_start", "request_id": "ok", "path": "f", "total_size": 0}),
+    )
+    .await;
     let reply = raw.json().await;
-    assert_eq!((&reply["request_id"], &reply["success"]), (&json!("ok"), &json!(true)));
+    assert_eq!(
+        (&reply["request_id"], &reply["success"]),
+        (&json!("ok"), &json!(true))
+    );
     lone.assert_root_holds(&["f"]);
 }
 
@@ -372,8 +447,10 @@ async fn an_upload_that_is_never_finished_leaves_nothing() {
         config.quotas.transfer_idle = Duration::from_millis(200);
     })
     .await;
-    let start = json!({"type": "file_upload_start", "transfer_id": "u", "path": "f", "total_size": 100});
-    let chunk = json!({"type": "file_upload_chunk", "transfer_id": "u", "data": "eHh4", "offset": 0});
+    let start =
+        json!({"type": "file_upload_start", "transfer_id": "u", "path": "f", "total_size": 100});
+    let chunk =
+        json!({"type": "file_upload_chunk", "transfer_id": "u", "data": "eHh4", "offset": 0});
     let mut raw = lone.hub.accept(Protocol::V1).await;
     raw.send(start.clone()).await;
     raw.send(chunk.clone()).await;
@@ -406,14 +483,19 @@ async fn a_hub_that_sends_beyond_its_credit_loses_its_stream() {
         cwd: None,
         stdin: true,
     };
-    raw.send_binary(Frame::new(1, Body::Open(Box::new(open))).encode()).await;
+    raw.send_binary(Frame::new(1, Body::Open(Box::new(open))).encode())
+        .await;
     for _ in 0..8 {
         let body = Body::In(vec![0; 60_000].into());
         raw.send_binary(Frame::new(1, body).encode()).await;
     }
     assert_eq!(end_of(&mut raw).await.outcome, Outcome::Cancelled);
-    raw.send_binary(Frame::new(2, Body::Open(Box::new(Open::Jobs))).encode()).await;
-    assert!(matches!(end_of(&mut raw).await.outcome, Outcome::Jobs { .. }));
+    raw.send_binary(Frame::new(2, Body::Open(Box::new(Open::Jobs))).encode())
+        .await;
+    assert!(matches!(
+        end_of(&mut raw).await.outcome,
+        Outcome::Jobs { .. }
+    ));
 }
 
 #[tokio::test]
@@ -425,7 +507,10 @@ async fn quotas_and_a_full_disk_are_said_before_a_byte_is_sent() {
     let worker = bed.worker_with(config.clone()).await;
     assert!(matches!(
         put(&bed, "w", "f", b"x").await,
-        Err(RequestError::Failed { code: Some(FailureCode::Quota), .. })
+        Err(RequestError::Failed {
+            code: Some(FailureCode::Quota),
+            ..
+        })
     ));
     worker.stop().await;
     config.quotas.transfers = 1;
@@ -441,7 +526,10 @@ async fn a_full_disk_ends_the_upload_and_leaves_nothing() {
     let bed = Bed::start().await;
     let settings = bed.settings_of("w", json!({"v1_only": true}));
     let root = bed.root("w");
-    let mount = format!("mount -t tmpfs -o size=1m none {} && exec \"$@\"", root.display());
+    let mount = format!(
+        "mount -t tmpfs -o size=1m none {} && exec \"$@\"",
+        root.display()
+    );
     let _program = Program::start(&settings, &["unshare", "-rm", "sh", "-c", &mount, "sh"]);
     bed.online("w").await;
     let error = put(&bed, "w", "f", &pattern(2_000_000)).await.unwrap_err();
@@ -450,10 +538,16 @@ async fn a_full_disk_ends_the_upload_and_leaves_nothing() {
     let mut slow = Interrupted::new(pattern(700_000));
     let request = upload("f", 700_000);
     let hub = bed.hub.clone();
+    let (half, go) = (slow.half.clone(), slow.go.clone());
     let filler = async {
-        slow.half.notified().await;
-        run(&bed, "w", command("head -c 600000 /dev/zero > filler; sync")).await;
-        slow.go.notify_one();
+        half.notified().await;
+        run(
+            &bed,
+            "w",
+            command("head -c 600000 /dev/zero > filler; sync"),
+        )
+        .await;
+        go.notify_one();
     };
     let mut source = slow.source();
     let (result, ()) = tokio::join!(hub.upload("w", &request, &mut source, |_| {}), filler);
@@ -519,7 +613,10 @@ impl tokio::io::AsyncRead for PausingSource {
 }
 
 impl tokio::io::AsyncSeek for PausingSource {
-    fn start_seek(mut self: std::pin::Pin<&mut Self>, to: std::io::SeekFrom) -> std::io::Result<()> {
+    fn start_seek(
+        mut self: std::pin::Pin<&mut Self>,
+        to: std::io::SeekFrom,
+    ) -> std::io::Result<()> {
         std::pin::Pin::new(&mut self.data).start_seek(to)
     }
 
@@ -540,8 +637,10 @@ async fn a_folder_is_listed_without_following_its_links() {
     std::fs::write(root.join("d/e/f"), b"123").unwrap();
     symlink("/etc", root.join("d/l")).unwrap();
     let entries = bed.hub.list("w", "d").await.unwrap();
-    let seen: Vec<(&str, EntryKind)> =
-        entries.iter().map(|entry| (entry.path.as_str(), entry.kind)).collect();
+    let seen: Vec<(&str, EntryKind)> = entries
+        .iter()
+        .map(|entry| (entry.path.as_str(), entry.kind))
+        .collect();
     assert_eq!(
         seen,
         [

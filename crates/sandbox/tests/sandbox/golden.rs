@@ -105,8 +105,12 @@ fn a_request_of_the_hub_can_be_read_by_both_dialects() {
 #[test]
 fn absent_optional_fields_have_the_stated_defaults() {
     let text = r#"{"type":"execute_command","request_id":"x","command":"c","future":[1]}"#;
-    let HubToWorker::ExecuteCommand { timeout_secs, env, cwd, .. } =
-        parse::hub_to_worker(text).unwrap().message
+    let HubToWorker::ExecuteCommand {
+        timeout_secs,
+        env,
+        cwd,
+        ..
+    } = parse::hub_to_worker(text).unwrap().message
     else {
         panic!("another message");
     };

@@ -1,9 +1,5 @@
 //! The sandbox plane, both ends together and each against raw sockets and the released programs.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests fail by panic"
-)]
+#![expect(clippy::unwrap_used, reason = "tests fail by panic")]
 
 mod bed;
 mod commands;

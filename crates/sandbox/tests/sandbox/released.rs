@@ -82,7 +82,14 @@ async fn the_released_daemon_works_under_our_hub() {
     let bed = Bed::with(settings).await;
     let root = bed.root("d");
     let child = Command::new(installed("sandd-daemon/bin/sandd"))
-        .args(["--server-url", &bed.url(), "--daemon-id", "d", "--label", "env=test"])
+        .args([
+            "--server-url",
+            &bed.url(),
+            "--daemon-id",
+            "d",
+            "--label",
+            "env=test",
+        ])
         .current_dir(&root)
         .env("SANDD_ROOT", bed.dir.path().join("sandd"))
         .stdin(Stdio::null())
@@ -93,8 +100,14 @@ async fn the_released_daemon_works_under_our_hub() {
     let _daemon = Daemon(child);
     bed.online("d").await;
     let info = bed.hub.worker("d").unwrap();
-    assert_eq!((info.protocol.as_str(), info.version.as_str()), ("sandd.v1", "0.0.1"));
-    assert_eq!(info.labels, BTreeMap::from([("env".to_owned(), "test".to_owned())]));
+    assert_eq!(
+        (info.protocol.as_str(), info.version.as_str()),
+        ("sandd.v1", "0.0.1")
+    );
+    assert_eq!(
+        info.labels,
+        BTreeMap::from([("env".to_owned(), "test".to_owned())])
+    );
 
     let request = ExecRequest {
         env: BTreeMap::from([("FOO".to_owned(), "bar".to_owned())]),
@@ -102,31 +115,54 @@ async fn the_released_daemon_works_under_our_hub() {
         ..command("echo $FOO; pwd; echo bad >&2; exit 3")
     };
     let output = run(&bed, "d", request).await;
-    assert_eq!((text(&output.stdout), text(&output.stderr)), ("bar\n/tmp\n", "bad\n"));
+    assert_eq!(
+        (text(&output.stdout), text(&output.stderr)),
+        ("bar\n/tmp\n", "bad\n")
+    );
     assert_eq!(output.outcome, ExecOutcome::Exited(3));
-    assert_eq!(run(&bed, "d", command("kill -9 $$")).await.outcome, ExecOutcome::Exited(-1));
+    assert_eq!(
+        run(&bed, "d", command("kill -9 $$")).await.outcome,
+        ExecOutcome::Exited(-1)
+    );
     let request = ExecRequest {
         timeout: Some(Duration::from_secs(1)),
         ..command("sleep 5")
     };
-    assert_eq!(run(&bed, "d", request).await.outcome, ExecOutcome::TimedOut { secs: 1 });
+    assert_eq!(
+        run(&bed, "d", request).await.outcome,
+        ExecOutcome::TimedOut { secs: 1 }
+    );
 
     std::fs::write(root.join("file"), vec![7; 200_000]).unwrap();
     let path = root.join("file");
-    let mut download = bed.hub.download("d", path.to_str().unwrap(), None).await.unwrap();
+    let mut download = bed
+        .hub
+        .download("d", path.to_str().unwrap(), None)
+        .await
+        .unwrap();
     let mut bytes = Vec::new();
     while let Some(part) = download.next().await.unwrap() {
         bytes.extend_from_slice(&part);
     }
     assert!(bytes == vec![7; 200_000]);
     let mut missing = bed.hub.download("d", "/nonexistent", None).await.unwrap();
-    assert!(matches!(missing.next().await, Err(RequestError::Failed { .. })));
+    assert!(matches!(
+        missing.next().await,
+        Err(RequestError::Failed { .. })
+    ));
 
     let mut shell = start(&bed, "d").await;
     shell.type_line("stty size; echo sess-$((40+2))").await;
     shell.until("24 80").await;
     shell.until("sess-42").await;
-    shell.input.resize(TerminalSize { rows: 40, cols: 100 }).await.unwrap();
+    shell
+        .input
+        .resize(TerminalSize {
+            rows: 40,
+            cols: 100,
+        })
+        .await
+        .unwrap();
     shell.type_line("stty size").await;
     shell.until("40 100").await;
     shell.type_line("exit 7").await;
@@ -142,5 +178,8 @@ async fn the_released_daemon_works_under_our_hub() {
     };
     let mut source = std::io::Cursor::new(b"abc".to_vec());
     let result = bed.hub.upload("d", &request, &mut source, |_| {}).await;
-    assert!(matches!(result, Err(RequestError::NoAnswer { .. })), "{result:?}");
+    assert!(
+        matches!(result, Err(RequestError::NoAnswer { .. })),
+        "{result:?}"
+    );
 }

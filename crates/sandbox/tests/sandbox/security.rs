@@ -49,7 +49,11 @@ async fn first_failure(config: WorkerConfig) -> String {
 async fn a_token_lets_one_worker_in_until_it_is_revoked() {
     let bed = strict_bed(None).await;
     let token = Token::mint(tls::random_secret().unwrap(), None);
-    bed.auth.tokens.lock().unwrap().insert("w".to_owned(), token.hash("w"));
+    bed.auth
+        .tokens
+        .lock()
+        .unwrap()
+        .insert("w".to_owned(), token.hash("w"));
 
     let reason = first_failure(bed.config("w")).await;
     assert!(reason.contains("token"), "{reason}");
@@ -72,9 +76,10 @@ async fn a_token_lets_one_worker_in_until_it_is_revoked() {
         }
     })
     .await;
-    let refused = bed.events().into_iter().filter(|event| {
-        matches!(event, HubEvent::WorkerRefused { .. })
-    });
+    let refused = bed
+        .events()
+        .into_iter()
+        .filter(|event| matches!(event, HubEvent::WorkerRefused { .. }));
     assert!(refused.count() >= 3);
 }
 
@@ -85,7 +90,11 @@ async fn a_token_carries_the_fingerprint_of_a_self_signed_certificate() {
     let fingerprint = tls::fingerprint_of_pem(&made.certificate_pem).unwrap();
     let bed = strict_bed(Some(server)).await;
     let token = Token::mint(tls::random_secret().unwrap(), Some(fingerprint));
-    bed.auth.tokens.lock().unwrap().insert("w".to_owned(), token.hash("w"));
+    bed.auth
+        .tokens
+        .lock()
+        .unwrap()
+        .insert("w".to_owned(), token.hash("w"));
     let mut config = bed.config("w");
     config.token = Some(Token::parse(&token.expose()).unwrap());
     let _worker = bed.worker_with(config.clone()).await;
@@ -115,8 +124,19 @@ fn isolation(limits: Limits, network: Network) -> IsolationConfig {
 #[test]
 fn the_probe_names_every_means_and_its_state() {
     let features = probe();
-    let names: Vec<&str> = features.iter().map(|feature| feature.name.as_str()).collect();
-    for name in ["no_new_privs", "landlock", "seccomp", "rlimits", "cgroup.memory", "cgroup.pids", "cgroup.cpu"] {
+    let names: Vec<&str> = features
+        .iter()
+        .map(|feature| feature.name.as_str())
+        .collect();
+    for name in [
+        "no_new_privs",
+        "landlock",
+        "seccomp",
+        "rlimits",
+        "cgroup.memory",
+        "cgroup.pids",
+        "cgroup.cpu",
+    ] {
         assert!(names.contains(&name), "{names:?}");
     }
     for feature in &features {
@@ -143,22 +163,42 @@ async fn a_confined_command_writes_only_where_it_may() {
     std::fs::create_dir(&config.root).unwrap();
     config.isolation = Some(isolation(Limits::default(), Network::On));
     let worker = Worker::start(config.clone()).await.unwrap();
-    let landlocked = worker.features().iter().any(|f| f.name == "landlock" && f.available);
-    let filtered = worker.features().iter().any(|f| f.name == "seccomp" && f.available);
+    let landlocked = worker
+        .features()
+        .iter()
+        .any(|f| f.name == "landlock" && f.available);
+    let filtered = worker
+        .features()
+        .iter()
+        .any(|f| f.name == "seccomp" && f.available);
     drop(worker);
     let _worker = bed.worker_with(config).await;
     let output = run(&bed, "w", command("echo mine > mine && cat mine && echo t > /tmp/.quintet-$$ && rm /tmp/.quintet-$$ && ls /usr > /dev/null && exit 5")).await;
     assert_eq!(text(&output.stdout), "mine\n", "{}", text(&output.stderr));
     assert_eq!(output.outcome, ExecOutcome::Exited(5));
     if landlocked {
-        for line in ["cat ../secret", "echo evil > ../secret", "rm ../secret", "touch /etc/x", "ls /root"] {
+        for line in [
+            "cat ../secret",
+            "echo evil > ../secret",
+            "rm ../secret",
+            "touch /etc/x",
+            "ls /root",
+        ] {
             let output = run(&bed, "w", command(line)).await;
             assert_ne!(output.outcome, ExecOutcome::Exited(0), "{line}");
         }
-        assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"secret");
+        assert_eq!(
+            std::fs::read(outside.path().join("secret")).unwrap(),
+            b"secret"
+        );
     }
     if filtered {
-        let output = run(&bed, "w", command("unshare -U true; mount -t tmpfs none /tmp")).await;
+        let output = run(
+            &bed,
+            "w",
+            command("unshare -U true; mount -t tmpfs none /tmp"),
+        )
+        .await;
         assert_ne!(output.outcome, ExecOutcome::Exited(0));
     }
     let output = run(&bed, "w", command("grep NoNewPrivs /proc/self/status")).await;
@@ -175,24 +215,44 @@ async fn a_confined_worker_does_everything_that_another_does() {
         timeout: Some(std::time::Duration::from_secs(1)),
         ..command("(setsid sleep 92111 &); sleep 92111")
     };
-    assert_eq!(run(&bed, "w", request).await.outcome, ExecOutcome::TimedOut { secs: 1 });
+    assert_eq!(
+        run(&bed, "w", request).await.outcome,
+        ExecOutcome::TimedOut { secs: 1 }
+    );
     assert_eq!(crate::commands::alive("sleep 92111"), 0);
-    assert_eq!(run(&bed, "w", command("kill -9 $$")).await.outcome, ExecOutcome::Signaled(9));
+    assert_eq!(
+        run(&bed, "w", command("kill -9 $$")).await.outcome,
+        ExecOutcome::Signaled(9)
+    );
     let request = ExecRequest {
         cwd: Some("/nonexistent".to_owned()),
         ..command("true")
     };
-    assert!(bed.hub.exec("w", request).await.unwrap().output(0).await.is_err());
+    assert!(
+        bed.hub
+            .exec("w", request)
+            .await
+            .unwrap()
+            .output(0)
+            .await
+            .is_err()
+    );
     let mut shell = start(&bed, "w").await;
-    shell.type_line("stty size; tty; sleep 0 & wait; echo job-$((1+1))").await;
+    shell
+        .type_line("stty size; tty; sleep 0 & wait; echo job-$((1+1))")
+        .await;
     shell.until("24 80").await;
     shell.until("/dev/pts/").await;
     shell.until("job-2").await;
     shell.type_line("exit 4").await;
     assert_eq!(shell.end().await, ExecOutcome::Exited(4));
     // A command may kill the helper; the next one gets a new one.
-    run(&bed, "w", command("kill -9 $PPID")).await;
-    assert_eq!(run(&bed, "w", command("echo again")).await.stdout, b"again\n");
+    let killer = bed.hub.exec("w", command("kill -9 $PPID")).await.unwrap();
+    assert!(soon("it ends", killer.output(0)).await.is_err());
+    assert_eq!(
+        run(&bed, "w", command("echo again")).await.stdout,
+        b"again\n"
+    );
 }
 
 #[tokio::test]
@@ -208,19 +268,37 @@ async fn limits_and_the_missing_network_are_felt() {
     let mut config = bed.config("w");
     config.isolation = Some(isolation(limits, Network::Off));
     let worker = Worker::start(config.clone()).await.unwrap();
-    let memory = worker.features().iter().find(|f| f.name == "cgroup.memory").unwrap();
+    let memory = worker
+        .features()
+        .iter()
+        .find(|f| f.name == "cgroup.memory")
+        .unwrap();
     // Missing controllers are named, never silently skipped.
     assert_eq!(memory.available, memory.fix.is_empty());
     drop(worker);
     let _worker = bed.worker_with(config).await;
     let output = run(&bed, "w", command("ulimit -n; ulimit -c")).await;
     assert_eq!(text(&output.stdout), "64\n0\n");
-    let output = run(&bed, "w", command("head -c 200000 /dev/zero > big; stat -c %s big")).await;
+    let output = run(
+        &bed,
+        "w",
+        command("head -c 200000 /dev/zero > big; stat -c %s big"),
+    )
+    .await;
     assert_eq!(text(&output.stdout), "100000\n");
-    let output = run(&bed, "w", command("exec python3 -c 'x = bytearray(400 << 20)'")).await;
+    let output = run(
+        &bed,
+        "w",
+        command("exec python3 -c 'x = bytearray(400 << 20)'"),
+    )
+    .await;
     assert_ne!(output.outcome, ExecOutcome::Exited(0));
     let output = run(&bed, "w", command("while :; do :; done")).await;
-    assert!(matches!(output.outcome, ExecOutcome::Signaled(_)), "{:?}", output.outcome);
+    assert!(
+        matches!(output.outcome, ExecOutcome::Signaled(_)),
+        "{:?}",
+        output.outcome
+    );
     let network = "import socket; socket.socket(socket.AF_UNIX); socket.socket()";
     let output = run(&bed, "w", command(&format!("exec python3 -c '{network}'"))).await;
     assert_eq!(output.outcome, ExecOutcome::Exited(1));
@@ -231,7 +309,11 @@ async fn limits_and_the_missing_network_are_felt() {
 async fn a_worker_program_that_dies_takes_its_confined_commands_with_it() {
     let bed = Bed::start().await;
     let program = bed.program("w", json!({"isolate": true})).await;
-    let mut handle = bed.hub.exec("w", command("echo up; sleep 91111")).await.unwrap();
+    let mut handle = bed
+        .hub
+        .exec("w", command("echo up; sleep 91111"))
+        .await
+        .unwrap();
     soon("it runs", handle.next()).await.unwrap();
     assert_eq!(crate::commands::alive("sleep 91111"), 1);
     drop(program);

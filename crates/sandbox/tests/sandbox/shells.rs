@@ -9,22 +9,22 @@ use serde_json::json;
 use crate::bed::{Bed, Lone, soon};
 use crate::commands::{command, run};
 
-pub const SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
+pub(crate) const SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
 /// A shell with what it has printed so far.
-pub struct Typist {
-    pub handle: ShellHandle,
-    pub input: ShellInput,
-    pub seen: String,
+pub(crate) struct Typist {
+    pub(crate) handle: ShellHandle,
+    pub(crate) input: ShellInput,
+    pub(crate) seen: String,
 }
 
-pub async fn start(bed: &Bed, worker: &str) -> Typist {
+pub(crate) async fn start(bed: &Bed, worker: &str) -> Typist {
     let shell = bed.hub.shell(worker, SIZE, "xterm-256color");
     Typist::new(soon("a shell", shell).await.unwrap())
 }
 
 impl Typist {
-    pub fn new(handle: ShellHandle) -> Self {
+    pub(crate) fn new(handle: ShellHandle) -> Self {
         let input = handle.input();
         Self {
             handle,
@@ -33,13 +33,13 @@ impl Typist {
         }
     }
 
-    pub async fn type_line(&self, line: &str) {
+    pub(crate) async fn type_line(&self, line: &str) {
         let line = format!("{line}\n");
         self.input.write(line.as_bytes()).await.unwrap();
     }
 
     /// Reads until `text` was printed.
-    pub async fn until(&mut self, text: &str) {
+    pub(crate) async fn until(&mut self, text: &str) {
         while !self.seen.contains(text) {
             match soon(text, self.handle.next()).await.unwrap() {
                 ShellEvent::Output(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
@@ -48,7 +48,7 @@ impl Typist {
         }
     }
 
-    pub async fn end(&mut self) -> ExecOutcome {
+    pub(crate) async fn end(&mut self) -> ExecOutcome {
         loop {
             match soon("the end", self.handle.next()).await.unwrap() {
                 ShellEvent::Output(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
@@ -70,7 +70,10 @@ async fn a_shell_has_its_size_terminal_folder_and_exit_code() {
         shell.until("24 80").await;
         let place = format!("[xterm-256color] [{}]", root.display());
         shell.until(&place).await;
-        let resized = TerminalSize { rows: 40, cols: 100 };
+        let resized = TerminalSize {
+            rows: 40,
+            cols: 100,
+        };
         shell.input.resize(resized).await.unwrap();
         shell.type_line("stty size").await;
         shell.until("40 100").await;
@@ -103,7 +106,9 @@ async fn a_dropped_shell_is_hung_up() {
     let _v1 = bed.v1_worker("v1").await;
     for (worker, seconds) in [("v1", 93311), ("v2", 93312)] {
         let mut shell = start(&bed, worker).await;
-        shell.type_line(&format!("echo re''ady; sleep {seconds}")).await;
+        shell
+            .type_line(&format!("echo re''ady; sleep {seconds}"))
+            .await;
         shell.until("ready").await;
         drop(shell);
         soon("the shell dies", async {
@@ -139,17 +144,20 @@ async fn a_program_that_never_reads_holds_up_nobody() {
 async fn a_v1_program_that_never_reads_loses_input_and_its_hub_is_told() {
     let lone = Lone::start(|_| {}).await;
     let mut raw = lone.hub.accept(Protocol::V1).await;
-    raw.send(json!({"type": "new_session", "session_id": "s", "rows": 24, "cols": 80})).await;
+    raw.send(json!({"type": "new_session", "session_id": "s", "rows": 24, "cols": 80}))
+        .await;
     assert_eq!(
         raw.json().await,
         json!({"type": "session_started", "session_id": "s", "success": true, "error": null})
     );
     // "stty raw -echo; exec sleep 1000\n"
     let line = "c3R0eSByYXcgLWVjaG87IGV4ZWMgc2xlZXAgMTAwMAo=";
-    raw.send(json!({"type": "session_input", "session_id": "s", "data": line})).await;
+    raw.send(json!({"type": "session_input", "session_id": "s", "data": line}))
+        .await;
     let chunk = "eHh4".repeat(16 * 1024);
     for _ in 0..40 {
-        raw.send(json!({"type": "session_input", "session_id": "s", "data": chunk})).await;
+        raw.send(json!({"type": "session_input", "session_id": "s", "data": chunk}))
+            .await;
     }
     let complaint = loop {
         let message = raw.json().await;
@@ -158,7 +166,8 @@ async fn a_v1_program_that_never_reads_loses_input_and_its_hub_is_told() {
         }
     };
     assert_eq!(complaint["session_id"], "s");
-    raw.send(json!({"type": "execute_command", "request_id": "r", "command": "echo alive"})).await;
+    raw.send(json!({"type": "execute_command", "request_id": "r", "command": "echo alive"}))
+        .await;
     loop {
         let message = raw.json().await;
         if message["type"] == "command_output" {
@@ -173,7 +182,8 @@ async fn input_for_an_unknown_shell_is_answered_with_its_id() {
     let lone = Lone::start(|_| {}).await;
     let mut raw = lone.hub.accept(Protocol::V1).await;
     for kind in ["shell_input", "session_input"] {
-        raw.send(json!({"type": kind, "session_id": "nope", "data": "eA=="})).await;
+        raw.send(json!({"type": kind, "session_id": "nope", "data": "eA=="}))
+            .await;
         let reply = raw.json().await;
         assert_eq!(reply["type"], "error");
         assert_eq!(reply["session_id"], "nope");
@@ -185,11 +195,13 @@ async fn a_shell_speaks_the_dialect_it_was_started_in() {
     let lone = Lone::start(|_| {}).await;
     let mut raw = lone.hub.accept(Protocol::V1).await;
     for (start, prefix) in [("start_shell", "shell"), ("new_session", "session")] {
-        raw.send(json!({"type": start, "session_id": prefix, "rows": 24, "cols": 80})).await;
+        raw.send(json!({"type": start, "session_id": prefix, "rows": 24, "cols": 80}))
+            .await;
         assert_eq!(raw.json().await["type"], format!("{prefix}_started"));
         let input = format!("{prefix}_input");
         // "exit 5\n"
-        raw.send(json!({"type": input, "session_id": prefix, "data": "ZXhpdCA1Cg=="})).await;
+        raw.send(json!({"type": input, "session_id": prefix, "data": "ZXhpdCA1Cg=="}))
+            .await;
         loop {
             let message = raw.json().await;
             if message["type"] == format!("{prefix}_exit") {

@@ -112,9 +112,15 @@ fn frames_have_the_documented_bytes() {
     assert_eq!(begin.as_ref(), [3, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 9]);
     let open = Frame::new(4, Body::Open(Box::new(Open::Jobs))).encode();
     assert_eq!(&open[..], b"\x01\0\0\0\x04{\"kind\":\"jobs\"}");
-    let end = End { outcome: Outcome::Exited { code: 3 }, duration_ms: 7 };
+    let end = End {
+        outcome: Outcome::Exited { code: 3 },
+        duration_ms: 7,
+    };
     let end = Frame::new(5, Body::End(Box::new(end))).encode();
-    assert_eq!(&end[5..], br#"{"outcome":"exited","code":3,"duration_ms":7}"#);
+    assert_eq!(
+        &end[5..],
+        br#"{"outcome":"exited","code":3,"duration_ms":7}"#
+    );
 }
 
 #[test]
@@ -152,7 +158,9 @@ impl Pair {
             while let Some((message, dialect)) = self.worker.poll_send() {
                 quiet = false;
                 let text = message.encode(dialect);
-                let event = self.hub.handle_text(std::str::from_utf8(&text).unwrap(), self.now);
+                let event = self
+                    .hub
+                    .handle_text(std::str::from_utf8(&text).unwrap(), self.now);
                 if let HubEvent::Register { daemon_id, .. } = event {
                     self.registrations += 1;
                     self.hub.accept(daemon_id);
@@ -212,10 +220,15 @@ fn a_hub_that_never_answers_heartbeats_is_tolerated() {
     pair.exchange();
     // From here on as a seed's hub that sends no pong.
     let mut fresh = Pair::new();
-    let ack = HubToWorker::RegisterAck { success: true, message: String::new() };
+    let ack = HubToWorker::RegisterAck {
+        success: true,
+        message: String::new(),
+    };
     let text = ack.encode(Names::Both);
     fresh.worker.poll_send();
-    fresh.worker.handle_text(std::str::from_utf8(&text).unwrap(), Duration::ZERO);
+    fresh
+        .worker
+        .handle_text(std::str::from_utf8(&text).unwrap(), Duration::ZERO);
     fresh.hub_answers = false;
     fresh.pass(Duration::from_secs(3600));
     assert_eq!(fresh.died, None);
@@ -247,11 +260,17 @@ fn a_registration_that_is_never_acknowledged_is_given_up() {
 fn a_seed_worker_gets_a_pong_beside_the_ack() {
     let mut hub = HubSession::new(Protocol::V1, Duration::ZERO);
     hub.accept("w".to_owned());
-    let reply = WorkerToHub::CommandError { id: "x".to_owned(), error: String::new() };
+    let reply = WorkerToHub::CommandError {
+        id: "x".to_owned(),
+        error: String::new(),
+    };
     let text = reply.encode(quintet_sandbox::proto::Dialect::Seed);
     hub.handle_text(std::str::from_utf8(&text).unwrap(), Duration::ZERO);
     hub.handle_text(r#"{"type":"heartbeat"}"#, Duration::ZERO);
     let sent: Vec<HubToWorker> = std::iter::from_fn(|| hub.poll_send()).collect();
-    assert!(matches!(sent[1], HubToWorker::HeartbeatAck { success: true, .. }));
+    assert!(matches!(
+        sent[1],
+        HubToWorker::HeartbeatAck { success: true, .. }
+    ));
     assert_eq!(sent[2], HubToWorker::Pong);
 }
