@@ -232,6 +232,10 @@ impl Follower {
     async fn read(&mut self, mut client: UnixClient) -> Result<(), ClientError> {
         if let Some(session) = self.session {
             let about = self.about(&mut client, session).await?;
+            if matches!(about, Input::NoSession { .. }) {
+                self.session = None;
+                self.cursor = None;
+            }
             if self.tell(about).await.is_err() {
                 return Ok(());
             }
@@ -276,9 +280,9 @@ impl Follower {
                 title: info.title,
                 closed: info.closed,
             },
-            None => Input::Refused {
-                message: format!("session {session} not found; /sessions lists them"),
-                unsent: None,
+            None => Input::NoSession {
+                opened: self.opened,
+                session,
             },
         })
     }

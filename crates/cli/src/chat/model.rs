@@ -42,6 +42,11 @@ pub(crate) enum Input {
         unsent: Option<String>,
     },
     Sessions(Vec<SessionLine>),
+    /// There is no such session.
+    NoSession {
+        opened: u64,
+        session: u64,
+    },
     /// What the daemon knows of the session that is open.
     About {
         opened: u64,
@@ -242,6 +247,14 @@ impl Model {
             }
             Input::Sessions(lines) => {
                 self.picker = Some(Picker::new(lines, self.session));
+                Vec::new()
+            }
+            Input::NoSession { opened, session } => {
+                if opened == self.opened {
+                    self.session = None;
+                    let told = format!("session {session} not found; /sessions lists them");
+                    self.tell(told, Tone::Bad);
+                }
                 Vec::new()
             }
             Input::About {

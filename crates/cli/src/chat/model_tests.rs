@@ -498,3 +498,21 @@ fn a_closed_session_takes_no_more() {
     assert_eq!(talk.says("hello?"), []);
     assert!(talk.model.notice.is_some());
 }
+
+#[test]
+fn a_session_that_is_not_there_is_not_open() {
+    let mut talk = Talk::new(Some(1));
+    assert_eq!(
+        talk.says("/switch 9"),
+        [Effect::Follow { session: Some(9) }]
+    );
+    let opened = talk.model.opened;
+    talk.input(Input::NoSession {
+        opened: opened - 1,
+        session: 1,
+    });
+    assert_eq!(talk.model.session, Some(9), "told of another conversation");
+    talk.input(Input::NoSession { opened, session: 9 });
+    assert_eq!(talk.model.session, None);
+    assert!(talk.model.notice.is_some());
+}

@@ -9,6 +9,7 @@ use quintet_control::wire::{CompactMsg, CompactUndoMsg};
 use super::Context;
 use crate::connect;
 use crate::error::CommandError;
+use crate::output;
 
 /// Replace what an agent remembers of a session by a summary, and print the summary
 ///
@@ -32,6 +33,9 @@ pub(crate) async fn run(context: &Context, args: &CompactArgs) -> Result<ExitCod
             .output
             .talk(format_args!("session {session} has its full memory back"));
     } else {
+        if output::stderr_is_terminal() {
+            context.output.talk("asking the agent for a summary");
+        }
         let summary = daemon.compact(CompactMsg { session }).await?.summary;
         context.output.piece(&summary)?;
         context.output.piece("\n")?;

@@ -2,10 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use quintet_control::wire::ClientHello;
+use quintet_control::{Client, ErrorCode, TcpClient};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{Machine, within};
+use crate::harness::{Machine, Running, within};
 
 #[tokio::test]
 async fn it_comes_up_on_a_free_port_and_says_where() {
@@ -129,6 +131,39 @@ async fn a_turn_that_was_cut_by_kill_9_ends_with_an_error_and_can_be_retried() {
         stderr.contains("hint: run it again with `quintet retry 1`"),
         "{stderr}"
     );
+}
+
+#[tokio::test]
+async fn control_over_tcp_needs_the_token() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up_with(&["--control-tcp", "127.0.0.1:0"]).await;
+    let read = |name: &str| std::fs::read_to_string(machine.home().join("run").join(name)).unwrap();
+    let address = format!("127.0.0.1:{}", read("quintet.port").trim());
+    let hello = |token: &str| ClientHello {
+        token: token.to_owned(),
+        ..ClientHello::default()
+    };
+    let refused = TcpClient::connect(&address, hello("a guess"))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.refusal().unwrap().code, ErrorCode::Unauthorized);
+    let (mut client, _) = TcpClient::connect(&address, hello(read("control.token").trim()))
+        .await
+        .unwrap();
+    client.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn log_lines_can_be_json() {
+    let machine = Machine::fresh();
+    let arguments = ["up", "--listen", "127.0.0.1:0", "--log", "json"];
+    let mut daemon = Running::start_with_talk(&machine, &arguments);
+    daemon.prints("is ready at").await;
+    daemon.signal(rustix::process::Signal::TERM);
+    let line: serde_json::Value = serde_json::from_str(&daemon.prints("stopping").await).unwrap();
+    assert_eq!(line["level"], "INFO");
+    assert_eq!(line["signal"], "SIGTERM");
+    assert!(daemon.ends().await.success());
 }
 
 async fn http_get(url: &str, path: &str) -> String {

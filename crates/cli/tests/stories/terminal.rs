@@ -60,6 +60,13 @@ impl Person {
         within(&what, reading).await;
     }
 
+    fn resizes(&mut self, rows: NonZeroU16, columns: NonZeroU16) {
+        self.pty
+            .resize(Size::new(rows.get(), columns.get()))
+            .unwrap();
+        self.terminal.screen_mut().set_size(rows, columns);
+    }
+
     async fn leaves(mut self) {
         self.types("\u{4}").await;
         let mut bytes = [0; 4096];
@@ -114,6 +121,12 @@ async fn a_conversation_survives_the_terminal_and_the_daemon() {
     person.sees("● online").await;
     person.types("\r").await;
     person.sees("› say again").await;
+    person.resizes(NonZeroU16::new(12).unwrap(), NonZeroU16::new(40).unwrap());
+    person
+        .sees("╭ Enter sends · Alt-Enter new line · F1╮")
+        .await;
+    person.types("/switch 77\r").await;
+    person.sees("session 77 not found").await;
     person.leaves().await;
     assert_eq!(
         machine.runs(&["sessions", "--json"]).await.json()[0]["messages"],

@@ -170,6 +170,7 @@ async fn doctor_reports_in_the_published_shape() {
     machine.configure("[http]\nlisten = 5\n");
     let finished = machine.runs(&["doctor"]).await;
     assert!(finished.stdout.contains("✗ config"), "{finished:?}");
+    assert!(!finished.stdout.contains('\u{1b}'), "no colour in a pipe");
     finished.fails(1);
 }
 
