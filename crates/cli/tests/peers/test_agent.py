@@ -7,6 +7,7 @@
     wait              works until it is steered or cancelled
     crash             ends in the middle of its answer
     tool              calls a tool and thinks
+    log TEXT          logs TEXT
 
 Anything else, such as a request for a summary, is answered with "summary of N messages".
 """
@@ -85,6 +86,10 @@ def answer(text):
         element(type="tool_call", call_id="c1", name="exec", arguments={"command": "ls"})
         element(type="tool_result", call_id="c1", output="a.txt", is_error=False, duration_ms=12)
         say("there is one file")
+    elif command == "log":
+        entry = {"level": "info", "message": rest, "module": "test", "timestamp": "2026-01-02T03:04:05Z"}
+        send({"type": "log", **entry})
+        say("logged")
     else:
         say(f"summary of {turns} messages")
     return "end_turn"

@@ -5,6 +5,7 @@
 )]
 
 mod crash;
+mod cut;
 mod daemon;
 mod harness;
 mod peer;

@@ -366,7 +366,14 @@ async fn agents_are_listed_and_looked_after() {
     assert_eq!(instance["session"], 1);
     assert!(instance["pid"].is_u64() && instance["state"].is_string());
     let id = instance["agent_id"].as_str().unwrap();
-    machine.runs(&["agent", "logs", id]).await.succeeds();
+    let mut log = Running::start(machine.quintet(&["agent", "logs", id, "--follow"]));
+    machine
+        .runs(&["send", "test", "log a remark"])
+        .await
+        .succeeds();
+    log.prints("a remark").await;
+    let printed = machine.runs(&["agent", "logs", id]).await.succeeds();
+    assert!(printed.contains("a remark"), "{printed}");
     machine.runs(&["agent", "restart", id]).await.succeeds();
     assert_eq!(
         machine
