@@ -36,7 +36,10 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn start(connection: Connection) -> Self {
-        let Connection { mut source, mut sink } = connection;
+        let Connection {
+            mut source,
+            mut sink,
+        } = connection;
         let (in_send, incoming) = mpsc::channel(QUEUE);
         let (outgoing, mut out_receive) = mpsc::channel::<WireMessage>(QUEUE);
         let mut tasks = JoinSet::new();
@@ -58,13 +61,21 @@ impl Link {
                     let payload = message.encode()?;
                     queued += payload.len();
                     sink.queue(payload).await?;
-                    next = if queued < FLUSH_BYTES { out_receive.try_recv().ok() } else { None };
+                    next = if queued < FLUSH_BYTES {
+                        out_receive.try_recv().ok()
+                    } else {
+                        None
+                    };
                 }
                 sink.flush().await?;
             }
             Ok(())
         });
-        Self { incoming, outgoing, tasks }
+        Self {
+            incoming,
+            outgoing,
+            tasks,
+        }
     }
 
     /// Waits until either direction ends. A clean end of the peer is `Ok`.

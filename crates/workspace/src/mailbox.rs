@@ -19,7 +19,10 @@ pub(crate) struct Mailbox<C> {
 
 impl<C> Clone for Mailbox<C> {
     fn clone(&self) -> Self {
-        Self { commands: self.commands.clone(), bell: Arc::clone(&self.bell) }
+        Self {
+            commands: self.commands.clone(),
+            bell: Arc::clone(&self.bell),
+        }
     }
 }
 
@@ -28,7 +31,7 @@ impl<C> Mailbox<C> {
     pub(crate) fn send(&self, command: C) -> bool {
         let sent = self.commands.send(command).is_ok();
         // A full counter means that the bell is ringing already.
-        drop(rustix::io::write(&*self.bell, &1u64.to_ne_bytes()));
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
         sent
     }
 }
@@ -43,7 +46,16 @@ pub(crate) struct Commands<C> {
 pub(crate) fn mailbox<C>() -> io::Result<(Mailbox<C>, Commands<C>)> {
     let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
     let (send, receive) = mpsc::channel();
-    Ok((Mailbox { commands: send, bell: Arc::clone(&bell) }, Commands { commands: receive, bell }))
+    Ok((
+        Mailbox {
+            commands: send,
+            bell: Arc::clone(&bell),
+        },
+        Commands {
+            commands: receive,
+            bell,
+        },
+    ))
 }
 
 impl<C> Commands<C> {
@@ -53,7 +65,11 @@ impl<C> Commands<C> {
     }
 
     /// Waits for a command, for `other` to become readable, or for a moment.
-    pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>, until: Option<Instant>) -> io::Result<()> {
+    pub(crate) fn wait(
+        &self,
+        other: Option<BorrowedFd<'_>>,
+        until: Option<Instant>,
+    ) -> io::Result<()> {
         let mut waits = vec![PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
         waits.extend(other.map(|other| PollFd::from_borrowed_fd(other, PollFlags::IN)));
         let timeout = until.map(|until| {
@@ -68,7 +84,7 @@ impl<C> Commands<C> {
             Err(errno) => return Err(errno.into()),
         }
         let mut counter = [0; 8];
-        drop(rustix::io::read(&*self.bell, &mut counter));
+        let _ = rustix::io::read(&*self.bell, &mut counter);
         Ok(())
     }
 }

@@ -57,7 +57,10 @@ impl Connection {
     /// Frames over any byte stream, such as a Unix socket.
     pub fn over_stream(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
         let (read, write) = tokio::io::split(stream);
-        Self::new(FrameReader::new(read, FORMAT), FrameWriter::new(write, FORMAT))
+        Self::new(
+            FrameReader::new(read, FORMAT),
+            FrameWriter::new(write, FORMAT),
+        )
     }
 
     /// Frames in binary WebSocket messages, from any stream and sink of them.
@@ -66,12 +69,18 @@ impl Connection {
         R: Stream<Item = io::Result<Bytes>> + Send + Unpin + 'static,
         W: Sink<Bytes, Error = io::Error> + Send + Unpin + 'static,
     {
-        Self::new(WsFrameReader::new(messages, FORMAT), WsFrameWriter::new(sink, FORMAT))
+        Self::new(
+            WsFrameReader::new(messages, FORMAT),
+            WsFrameWriter::new(sink, FORMAT),
+        )
     }
 
     /// Frames from and to something else.
     pub fn new(source: impl FrameSource + 'static, sink: impl FrameSink + 'static) -> Self {
-        Self { source: Box::new(source), sink: Box::new(sink) }
+        Self {
+            source: Box::new(source),
+            sink: Box::new(sink),
+        }
     }
 }
 

@@ -68,7 +68,11 @@ async fn what_a_replica_writes_reaches_the_master_and_the_other_replica() {
     symlink("deep", one.dir.join("src/link")).unwrap();
     let report = one.replica.write_back_and_wait(LONG).await.unwrap();
     assert_eq!(report.rejected, []);
-    assert_eq!(tree(&host.dir()), tree(&one.dir), "the master has every file that was written");
+    assert_eq!(
+        tree(&host.dir()),
+        tree(&one.dir),
+        "the master has every file that was written"
+    );
     two.replica.barrier(LONG).await.unwrap();
     assert_eq!(tree(&two.dir), tree(&one.dir));
 
@@ -79,9 +83,19 @@ async fn what_a_replica_writes_reaches_the_master_and_the_other_replica() {
     two.agree().await;
     assert_eq!(tree(&host.dir()), tree(&one.dir));
     assert_eq!(tree(&two.dir), tree(&one.dir));
-    let log = host.workspace.log(LogQuery { path: Some(path("moved")), ..LogQuery::default() }).await.unwrap();
+    let log = host
+        .workspace
+        .log(LogQuery {
+            path: Some(path("moved")),
+            ..LogQuery::default()
+        })
+        .await
+        .unwrap();
     assert_eq!(log.len(), 1);
-    assert_eq!((log[0].change, log[0].author.as_str()), (ChangeKind::Rename, "one"));
+    assert_eq!(
+        (log[0].change, log[0].author.as_str()),
+        (ChangeKind::Rename, "one")
+    );
     assert_eq!(log[0].renamed_from, Some(path("src/huge")));
 }
 
@@ -105,7 +119,10 @@ async fn both_sides_change_one_file_and_neither_is_lost() {
     assert_eq!(tree(&host.dir()), tree(&mine));
     let conflicts = one.replica.conflicts().await.unwrap();
     assert_eq!(conflicts.len(), 1);
-    assert_eq!(one.replica.conflict_content(conflicts[0].id).await.unwrap(), b"mine");
+    assert_eq!(
+        one.replica.conflict_content(conflicts[0].id).await.unwrap(),
+        b"mine"
+    );
     one.replica.take_conflict(conflicts[0].id).await.unwrap();
     one.agree().await;
     assert_eq!(fs::read_to_string(host.dir().join("f")).unwrap(), "mine");
@@ -126,15 +143,30 @@ async fn the_past_can_be_seen_compared_and_restored() {
     fs::write(dir.join("d/extra"), "x").unwrap();
     let second = workspace.flush().await.unwrap();
     let diff = workspace.diff(first, second, None).await.unwrap();
-    assert_eq!(diff.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>(), ["d/extra", "d/f", "gone"]);
+    assert_eq!(
+        diff.iter()
+            .map(|entry| entry.path.as_str())
+            .collect::<Vec<_>>(),
+        ["d/extra", "d/f", "gone"]
+    );
     assert!(diff[1].unified.as_ref().unwrap().contains("-two\n+2\n"));
-    assert_eq!(workspace.changed_between(first, second).await.unwrap().len(), 3);
+    assert_eq!(
+        workspace
+            .changed_between(first, second)
+            .await
+            .unwrap()
+            .len(),
+        3
+    );
     assert_eq!(workspace.node_at(path("gone"), second).await.unwrap(), None);
 
     let preview = workspace.restore(first, None, true).await.unwrap();
     assert_eq!((preview.changes.len(), preview.sequence), (3, second));
     let changed = tree(&dir);
-    let one = workspace.restore(first, Some(path("d")), false).await.unwrap();
+    let one = workspace
+        .restore(first, Some(path("d")), false)
+        .await
+        .unwrap();
     assert_eq!(one.changes.len(), 2);
     assert!(!dir.join("gone").exists());
     let done = workspace.restore(first, None, false).await.unwrap();
@@ -143,15 +175,27 @@ async fn the_past_can_be_seen_compared_and_restored() {
     workspace.restore(second, None, false).await.unwrap();
     assert_eq!(tree(&dir), changed, "a restore can be undone");
 
-    let (fork, state) = (host.home.path().join("fork"), host.home.path().join("fork-state"));
+    let (fork, state) = (
+        host.home.path().join("fork"),
+        host.home.path().join("fork-state"),
+    );
     workspace.fork(fork.clone(), state).await.unwrap();
     assert_eq!(tree(&fork), changed);
 
-    let pruned = workspace.prune(PrunePolicy { larger_than: Some(0), ..PrunePolicy::default() }).await.unwrap();
+    let pruned = workspace
+        .prune(PrunePolicy {
+            larger_than: Some(0),
+            ..PrunePolicy::default()
+        })
+        .await
+        .unwrap();
     assert!(pruned.versions > 0);
     workspace.gc().await.unwrap();
     assert!(workspace.verify().await.unwrap().is_clean());
-    assert!(workspace.diff(first + 1, second, None).await.is_err(), "what was pruned is refused");
+    assert!(
+        workspace.diff(first + 1, second, None).await.is_err(),
+        "what was pruned is refused"
+    );
     workspace.restore(first, None, false).await.unwrap();
     assert_eq!(tree(&dir), before, "a checkpoint is never pruned");
 }
@@ -171,7 +215,13 @@ async fn a_replica_older_than_the_history_compares_everything() {
     host.workspace.flush().await.unwrap();
     fs::write(dir.join("d"), "new").unwrap();
     host.workspace.flush().await.unwrap();
-    host.workspace.prune(PrunePolicy { larger_than: Some(0), ..PrunePolicy::default() }).await.unwrap();
+    host.workspace
+        .prune(PrunePolicy {
+            larger_than: Some(0),
+            ..PrunePolicy::default()
+        })
+        .await
+        .unwrap();
     fs::write(host.home.path().join("one/local"), "kept").unwrap();
     let one = Mirror::start(host.home.path(), "one").await;
     one.agree().await;
@@ -193,7 +243,14 @@ async fn everything_survives_a_restart_of_either_side() {
     let host = Host::open(home).await;
     one.agree().await;
     assert_eq!(tree(&host.dir()), tree(&one.dir));
-    assert_eq!(host.workspace.sequence(), before + 2, "nothing is numbered twice");
+    assert_eq!(
+        host.workspace.sequence(),
+        before + 2,
+        "nothing is numbered twice"
+    );
     let status = host.workspace.status().await.unwrap();
-    assert_eq!((status.files, status.replicas.len(), status.failure), (3, 1, None));
+    assert_eq!(
+        (status.files, status.replicas.len(), status.failure),
+        (3, 1, None)
+    );
 }

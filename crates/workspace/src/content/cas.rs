@@ -32,7 +32,9 @@ pub enum CasError {
         source: io::Error,
     },
     /// An object does not hold what its name says.
-    #[error("the stored content {hash} is damaged ({detail}); restore {path} from a backup, or remove it")]
+    #[error(
+        "the stored content {hash} is damaged ({detail}); restore {path} from a backup, or remove it"
+    )]
     Damaged {
         /// Its name.
         hash: ContentHash,
@@ -85,7 +87,11 @@ pub struct WriteGuard {
 impl Cas {
     /// Opens the store, making its folder if need be.
     pub fn open(dir: &Path) -> Result<Self, CasError> {
-        let cas = Self { dir: dir.to_owned(), next: AtomicU64::new(0), unsynced: Mutex::default() };
+        let cas = Self {
+            dir: dir.to_owned(),
+            next: AtomicU64::new(0),
+            unsynced: Mutex::default(),
+        };
         let tmp = cas.dir.join("tmp");
         fs::create_dir_all(&tmp).map_err(at(&tmp))?;
         // When nobody writes, what is in tmp was left by a crash.
@@ -167,11 +173,18 @@ impl Cas {
         let path = self.object_path(hash);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         // Threads of several processes write here at once.
-        let beside = self.dir.join("tmp").join(format!("{}-{:p}-{number}", std::process::id(), self));
-        let written = File::create(&beside).and_then(|mut file| parts.iter().try_for_each(|part| file.write_all(part)));
+        let beside =
+            self.dir
+                .join("tmp")
+                .join(format!("{}-{:p}-{number}", std::process::id(), self));
+        let written = File::create(&beside)
+            .and_then(|mut file| parts.iter().try_for_each(|part| file.write_all(part)));
         if let Err(source) = written {
             drop(fs::remove_file(&beside));
-            return Err(CasError::Io { path: beside, source });
+            return Err(CasError::Io {
+                path: beside,
+                source,
+            });
         }
         let renamed = fs::rename(&beside, &path).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -186,14 +199,22 @@ impl Cas {
             drop(fs::remove_file(&beside));
             return Err(CasError::Io { path, source });
         }
-        self.unsynced.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(path);
+        self.unsynced
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .push(path);
         Ok(())
     }
 
     /// Makes every object that was put survive a power cut. Called before
     /// anything that refers to them is committed.
     pub fn sync(&self) -> Result<(), CasError> {
-        let paths = std::mem::take(&mut *self.unsynced.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let paths = std::mem::take(
+            &mut *self
+                .unsynced
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
         if paths.len() > 16 {
             let dir = File::open(&self.dir).map_err(at(&self.dir))?;
             return sys::syncfs(&dir).map_err(|errno| at(&self.dir)(errno.into()));
@@ -217,7 +238,11 @@ impl Cas {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(CasError::Io { path, source }),
         };
-        let damaged = |detail: &str| CasError::Damaged { hash: *hash, path: path.clone(), detail: detail.to_owned() };
+        let damaged = |detail: &str| CasError::Damaged {
+            hash: *hash,
+            path: path.clone(),
+            detail: detail.to_owned(),
+        };
         if length > MAX_OBJECT {
             return Err(damaged("it is far too long"));
         }
@@ -225,31 +250,46 @@ impl Cas {
         let object = match raw.split_first() {
             Some((&RAW, bytes)) => Object::Bytes(bytes.to_vec()),
             Some((&ZSTD, rest)) => {
-                let (length, packed) = rest.split_first_chunk::<4>().ok_or_else(|| damaged("it is cut short"))?;
+                let (length, packed) = rest
+                    .split_first_chunk::<4>()
+                    .ok_or_else(|| damaged("it is cut short"))?;
                 let length = u64::from(u32::from_le_bytes(*length));
                 if length > MAX_OBJECT {
                     return Err(damaged("it claims to be far too long"));
                 }
                 let length = usize::try_from(length).unwrap_or_default();
-                let bytes = zstd::bulk::decompress(packed, length).map_err(|error| damaged(&error.to_string()))?;
+                let bytes = zstd::bulk::decompress(packed, length)
+                    .map_err(|error| damaged(&error.to_string()))?;
                 Object::Bytes(bytes)
             }
-            Some((&CHUNKS, body)) => Object::Chunks(read_manifest(body).ok_or_else(|| damaged("its list is broken"))?),
+            Some((&CHUNKS, body)) => {
+                Object::Chunks(read_manifest(body).ok_or_else(|| damaged("its list is broken"))?)
+            }
             _ => return Err(damaged("its first byte is unknown")),
         };
         match &object {
-            Object::Bytes(bytes) if ContentHash::of(bytes) != *hash => Err(damaged("its hash is another one")),
+            Object::Bytes(bytes) if ContentHash::of(bytes) != *hash => {
+                Err(damaged("its hash is another one"))
+            }
             _ => Ok(Some(object)),
         }
     }
 
     /// Writes out a content that is stored as chunks, verifying each of them
     /// and the whole.
-    pub fn copy_chunks(&self, hash: &ContentHash, manifest: &Manifest, out: &mut dyn Write) -> Result<(), CasError> {
+    pub fn copy_chunks(
+        &self,
+        hash: &ContentHash,
+        manifest: &Manifest,
+        out: &mut dyn Write,
+    ) -> Result<(), CasError> {
         let mut hasher = blake3::Hasher::new();
         for chunk in &manifest.chunks {
             let Some(Object::Bytes(bytes)) = self.read(&chunk.hash)? else {
-                return Err(CasError::MissingChunk { hash: *hash, chunk: chunk.hash });
+                return Err(CasError::MissingChunk {
+                    hash: *hash,
+                    chunk: chunk.hash,
+                });
             };
             hasher.update(&bytes);
             out.write_all(&bytes).map_err(at(Path::new("(output)")))?;
@@ -273,7 +313,11 @@ fn read_manifest(body: &[u8]) -> Option<Manifest> {
     for entry in &mut entries {
         let (hash, size) = entry.split_first_chunk::<32>()?;
         let size = u64::from(u32::from_le_bytes(*size.first_chunk::<4>()?));
-        chunks.push(ChunkRef { hash: ContentHash::from_bytes(*hash), offset, size });
+        chunks.push(ChunkRef {
+            hash: ContentHash::from_bytes(*hash),
+            offset,
+            size,
+        });
         offset = offset.checked_add(size)?;
     }
     let total_size = u64::from_le_bytes(*total_size);
@@ -304,7 +348,10 @@ pub(crate) fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> CasError + '_ {
-    move |source| CasError::Io { path: path.to_owned(), source }
+    move |source| CasError::Io {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 #[cfg(test)]
@@ -316,7 +363,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cas = Cas::open(dir.path()).unwrap();
         let text = b"the same words again and again. ".repeat(10_000);
-        let noise: Vec<u8> = (0..200_000u32).flat_map(|n| blake3::hash(&n.to_le_bytes()).as_bytes()[..1].to_vec()).collect();
+        let noise: Vec<u8> = (0..200_000u32)
+            .flat_map(|n| blake3::hash(&n.to_le_bytes()).as_bytes()[..1].to_vec())
+            .collect();
         for bytes in [text.clone(), noise, vec![]] {
             let hash = ContentHash::of(&bytes);
             cas.put_bytes(&hash, &bytes).unwrap();

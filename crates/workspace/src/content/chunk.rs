@@ -53,7 +53,11 @@ pub enum Ingest {
 /// Cuts the front of `data`, which is at least [`CHUNK_MAX`] long or the end of
 /// the content.
 fn cut(data: &[u8]) -> usize {
-    let (min, average, max) = (CHUNK_MIN as usize, CHUNK_AVERAGE as usize, CHUNK_MAX as usize);
+    let (min, average, max) = (
+        CHUNK_MIN as usize,
+        CHUNK_AVERAGE as usize,
+        CHUNK_MAX as usize,
+    );
     let window = data.get(..max).unwrap_or(data);
     let (_, end) = FastCDC::new(window, min, average, max).cut(0, window.len());
     end
@@ -85,7 +89,11 @@ pub(crate) fn cut_points(mut content: impl Read) -> io::Result<Vec<ChunkRef>> {
         }
         let end = cut(rest);
         let chunk = rest.get(..end).unwrap_or(rest);
-        chunks.push(ChunkRef { hash: ContentHash::of(chunk), offset, size: chunk.len() as u64 });
+        chunks.push(ChunkRef {
+            hash: ContentHash::of(chunk),
+            offset,
+            size: chunk.len() as u64,
+        });
         offset += chunk.len() as u64;
         start += chunk.len();
     }
@@ -122,9 +130,13 @@ impl Cas {
                 }
                 *hasher.finalize().as_bytes()
             });
-            let chunks = self.cut_all(block, filled, &mut content, &mut |bytes| drop(send.send(bytes)));
+            let chunks = self.cut_all(block, filled, &mut content, &mut |bytes| {
+                drop(send.send(bytes))
+            });
             drop(send);
-            let hash = whole.join().map_err(|_| Ingest::Read(io::Error::other("the hashing thread failed")))?;
+            let hash = whole
+                .join()
+                .map_err(|_| Ingest::Read(io::Error::other("the hashing thread failed")))?;
             chunks.map(|chunks| (chunks, hash))
         })?;
         self.ingested(chunks, hash)
@@ -133,12 +145,21 @@ impl Cas {
     fn ingested(&self, chunks: Vec<ChunkRef>, hash: [u8; 32]) -> Result<Ingested, Ingest> {
         let hash = ContentHash::from_bytes(hash);
         let size = chunks.last().map_or(0, |chunk| chunk.offset + chunk.size);
-        let manifest = Manifest { total_size: size, chunk_size: CHUNK_AVERAGE, chunks };
+        let manifest = Manifest {
+            total_size: size,
+            chunk_size: CHUNK_AVERAGE,
+            chunks,
+        };
         // A content of one chunk is stored as that chunk: they share their name.
         if manifest.chunks.len() > 1 {
             self.put_manifest(&hash, &manifest)?;
         }
-        Ok(Ingested { hash, size, small: None, chunks: Some(manifest) })
+        Ok(Ingested {
+            hash,
+            size,
+            small: None,
+            chunks: Some(manifest),
+        })
     }
 
     fn cut_all(
@@ -170,7 +191,11 @@ impl Cas {
                 let chunk = rest.get(..end).unwrap_or(rest);
                 let hash = ContentHash::of(chunk);
                 self.put_bytes(&hash, chunk)?;
-                chunks.push(ChunkRef { hash, offset, size: chunk.len() as u64 });
+                chunks.push(ChunkRef {
+                    hash,
+                    offset,
+                    size: chunk.len() as u64,
+                });
                 offset += chunk.len() as u64;
                 start += chunk.len();
             }
@@ -198,7 +223,9 @@ fn fill(content: &mut dyn Read, block: &mut Vec<u8>, from: usize) -> Result<usiz
             block.resize(room, 0);
         }
         while filled < room {
-            let Some(free) = block.get_mut(filled..room) else { break };
+            let Some(free) = block.get_mut(filled..room) else {
+                break;
+            };
             match content.read(free) {
                 Ok(0) => return Ok(filled),
                 Ok(read) => filled += read,
@@ -221,7 +248,10 @@ mod tests {
     /// Bytes that look random and are the same everywhere.
     fn noise(length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
-        blake3::Hasher::new().update(b"quintet").finalize_xof().fill(&mut bytes);
+        blake3::Hasher::new()
+            .update(b"quintet")
+            .finalize_xof()
+            .fill(&mut bytes);
         bytes
     }
 
@@ -235,8 +265,7 @@ mod tests {
         let sizes: Vec<u64> = chunks.iter().map(|chunk| chunk.size).collect();
         assert_eq!(sizes.iter().sum::<u64>(), 3 << 20);
         assert_eq!(
-            sizes,
-            GOLDEN,
+            sizes, GOLDEN,
             "another way of cutting would move every large file again"
         );
         assert_eq!(ingested.hash, ContentHash::of(&bytes));
@@ -260,16 +289,37 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let cas = Cas::open(dir.path()).unwrap();
-        for length in [0, 1, SMALL as usize, SMALL as usize + 1, (1 << 20) + 5, BLOCK - 1, BLOCK, BLOCK + 1, 13 << 20] {
+        for length in [
+            0,
+            1,
+            SMALL as usize,
+            SMALL as usize + 1,
+            (1 << 20) + 5,
+            BLOCK - 1,
+            BLOCK,
+            BLOCK + 1,
+            13 << 20,
+        ] {
             let bytes = noise(length);
-            let (fast, slow) = (cas.ingest(&bytes[..]).unwrap(), cas.ingest(Slow(&bytes)).unwrap());
+            let (fast, slow) = (
+                cas.ingest(&bytes[..]).unwrap(),
+                cas.ingest(Slow(&bytes)).unwrap(),
+            );
             assert_eq!(fast, slow, "{length}");
-            assert_eq!((fast.hash, fast.size), (ContentHash::of(&bytes), length as u64));
+            assert_eq!(
+                (fast.hash, fast.size),
+                (ContentHash::of(&bytes), length as u64)
+            );
             assert_eq!(fast.small.is_some(), length as u64 <= SMALL);
-            let Some(manifest) = fast.chunks else { continue };
+            let Some(manifest) = fast.chunks else {
+                continue;
+            };
             if length as u64 >= 1 << 20 {
                 assert!(manifest.chunks.len() > 1);
-                assert_eq!(cas.read(&fast.hash).unwrap(), Some(Object::Chunks(manifest.clone())));
+                assert_eq!(
+                    cas.read(&fast.hash).unwrap(),
+                    Some(Object::Chunks(manifest.clone()))
+                );
             }
             let mut back = Vec::new();
             cas.copy_chunks(&fast.hash, &manifest, &mut back).unwrap();
@@ -285,8 +335,13 @@ mod tests {
         let before = cas.ingest(&bytes[..]).unwrap().chunks.unwrap();
         bytes.splice(4_000_000..4_000_000, *b"inserted");
         let after = cas.ingest(&bytes[..]).unwrap().chunks.unwrap();
-        let known: std::collections::HashSet<_> = before.chunks.iter().map(|chunk| chunk.hash).collect();
-        let new = after.chunks.iter().filter(|chunk| !known.contains(&chunk.hash)).count();
+        let known: std::collections::HashSet<_> =
+            before.chunks.iter().map(|chunk| chunk.hash).collect();
+        let new = after
+            .chunks
+            .iter()
+            .filter(|chunk| !known.contains(&chunk.hash))
+            .count();
         assert!((1..=3).contains(&new), "{new} chunks are new");
     }
 }

@@ -125,14 +125,19 @@ impl Cas {
         for entry in fs::read_dir(self.dir()).map_err(at(self.dir()))? {
             let folder = entry.map_err(at(self.dir()))?;
             let name = folder.file_name();
-            let is_shard = name.to_str().is_some_and(|name| name.len() == 2 && u8::from_str_radix(name, 16).is_ok());
+            let is_shard = name
+                .to_str()
+                .is_some_and(|name| name.len() == 2 && u8::from_str_radix(name, 16).is_ok());
             if !is_shard {
                 continue;
             }
             let folder = folder.path();
             for entry in fs::read_dir(&folder).map_err(at(&folder))? {
                 let path = entry.map_err(at(&folder))?.path();
-                let name = path.file_name().and_then(|name| name.to_str()).map(String::from_str);
+                let name = path
+                    .file_name()
+                    .and_then(|name| name.to_str())
+                    .map(String::from_str);
                 if let Some(hash) = name.and_then(|name| ContentHash::parse(&name.ok()?)) {
                     all.push((hash, path));
                 }
@@ -158,11 +163,14 @@ mod tests {
         bytes[0] ^= 1;
         let dropped = cas.ingest(&bytes[..]).unwrap();
         let before = cas.objects().unwrap().len();
-        let report = cas.collect::<CasError>(|| Ok(HashSet::from([kept.hash]))).unwrap();
+        let report = cas
+            .collect::<CasError>(|| Ok(HashSet::from([kept.hash])))
+            .unwrap();
         assert_eq!(report.removed, 2, "the other list and its first chunk");
         assert_eq!(report.kept, before as u64 - 2);
         let mut back = Vec::new();
-        cas.copy_chunks(&kept.hash, &kept.chunks.unwrap(), &mut back).unwrap();
+        cas.copy_chunks(&kept.hash, &kept.chunks.unwrap(), &mut back)
+            .unwrap();
         assert!(!cas.has(&dropped.hash));
     }
 
@@ -181,7 +189,10 @@ mod tests {
                     let hash = cas.ingest(&bytes[..]).unwrap().hash;
                     committed.lock().unwrap().insert(hash);
                     drop(guard);
-                    assert!(cas.read(&hash).unwrap().is_some(), "collected while it was in use");
+                    assert!(
+                        cas.read(&hash).unwrap().is_some(),
+                        "collected while it was in use"
+                    );
                     committed.lock().unwrap().remove(&hash);
                 }
                 done.store(true, Ordering::Release);

@@ -23,8 +23,8 @@ mod collect;
 pub(crate) mod small;
 
 pub use cas::{Cas, CasError, Object, WriteGuard};
-pub use chunk::{CHUNK_AVERAGE, CHUNK_MAX, CHUNK_MIN, Ingested, Ingest, SMALL};
 pub(crate) use chunk::cut_points;
+pub use chunk::{CHUNK_AVERAGE, CHUNK_MAX, CHUNK_MIN, Ingest, Ingested, SMALL};
 pub use collect::GcReport;
 
 use crate::proto::ContentHash;
@@ -38,9 +38,12 @@ pub(crate) fn offer(cas: &Cas, hash: &ContentHash) -> Result<Offer, CasError> {
     match cas.read(hash)? {
         None => Ok(Offer::Nothing),
         Some(Object::Bytes(bytes)) => Ok(Offer::Whole(bytes)),
-        Some(Object::Chunks(manifest)) if manifest.total_size >= MANIFEST_FROM => Ok(Offer::Chunks(manifest)),
+        Some(Object::Chunks(manifest)) if manifest.total_size >= MANIFEST_FROM => {
+            Ok(Offer::Chunks(manifest))
+        }
         Some(Object::Chunks(manifest)) => {
-            let mut whole = Vec::with_capacity(usize::try_from(manifest.total_size).unwrap_or_default());
+            let mut whole =
+                Vec::with_capacity(usize::try_from(manifest.total_size).unwrap_or_default());
             cas.copy_chunks(hash, &manifest, &mut whole)?;
             Ok(Offer::Whole(whole))
         }

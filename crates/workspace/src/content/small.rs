@@ -27,16 +27,25 @@ pub(crate) fn put(db: &Connection, hash: &ContentHash, bytes: &[u8]) -> rusqlite
 pub(crate) fn get(db: &Connection, hash: &ContentHash) -> rusqlite::Result<Option<Vec<u8>>> {
     let row = db
         .prepare_cached("SELECT size, packed, data FROM content WHERE hash = ?1")?
-        .query_row([hash.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .query_row([hash.as_bytes()], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
         .optional()?;
-    let Some((size, packed, data)): Option<(i64, bool, Vec<u8>)> = row else { return Ok(None) };
+    let Some((size, packed, data)): Option<(i64, bool, Vec<u8>)> = row else {
+        return Ok(None);
+    };
     let bytes = match packed {
-        true => zstd::bulk::decompress(&data, usize::try_from(size).unwrap_or_default().min(16 << 20)).unwrap_or_default(),
+        true => zstd::bulk::decompress(
+            &data,
+            usize::try_from(size).unwrap_or_default().min(16 << 20),
+        )
+        .unwrap_or_default(),
         false => data,
     };
     Ok((ContentHash::of(&bytes) == *hash).then_some(bytes))
 }
 
 pub(crate) fn has(db: &Connection, hash: &ContentHash) -> rusqlite::Result<bool> {
-    db.prepare_cached("SELECT 1 FROM content WHERE hash = ?1")?.exists([hash.as_bytes()])
+    db.prepare_cached("SELECT 1 FROM content WHERE hash = ?1")?
+        .exists([hash.as_bytes()])
 }

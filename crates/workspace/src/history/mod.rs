@@ -118,24 +118,42 @@ pub struct History {
 }
 
 /// Opens a database of ours with the settings that all of them share.
-pub(crate) fn open_database(path: &Path, schema: &[&str], format: i64) -> Result<Connection, HistoryError> {
-    let sqlite = |source| HistoryError::Sqlite { path: path.to_owned(), source };
+pub(crate) fn open_database(
+    path: &Path,
+    schema: &[&str],
+    format: i64,
+) -> Result<Connection, HistoryError> {
+    let sqlite = |source| HistoryError::Sqlite {
+        path: path.to_owned(),
+        source,
+    };
     let db = Connection::open(path).map_err(sqlite)?;
     db.busy_timeout(Duration::from_secs(30)).map_err(sqlite)?;
-    db.pragma_update(None, "journal_mode", "WAL").map_err(sqlite)?;
-    db.pragma_update(None, "synchronous", "FULL").map_err(sqlite)?;
-    db.pragma_update(None, "journal_size_limit", 64 << 20).map_err(sqlite)?;
-    db.pragma_update(None, "cache_size", -16_000).map_err(sqlite)?;
+    db.pragma_update(None, "journal_mode", "WAL")
+        .map_err(sqlite)?;
+    db.pragma_update(None, "synchronous", "FULL")
+        .map_err(sqlite)?;
+    db.pragma_update(None, "journal_size_limit", 64 << 20)
+        .map_err(sqlite)?;
+    db.pragma_update(None, "cache_size", -16_000)
+        .map_err(sqlite)?;
     db.set_prepared_statement_cache_capacity(64);
-    let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(sqlite)?;
+    let found: i64 = db
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(sqlite)?;
     if found > format {
-        return Err(HistoryError::Version { path: path.to_owned(), found, known: format });
+        return Err(HistoryError::Version {
+            path: path.to_owned(),
+            found,
+            known: format,
+        });
     }
     if found < format {
         for part in schema {
             db.execute_batch(part).map_err(sqlite)?;
         }
-        db.pragma_update(None, "user_version", format).map_err(sqlite)?;
+        db.pragma_update(None, "user_version", format)
+            .map_err(sqlite)?;
     }
     Ok(db)
 }
@@ -144,7 +162,10 @@ impl History {
     /// Opens a history, making it if need be.
     pub fn open(path: &Path) -> Result<Self, HistoryError> {
         let db = open_database(path, &[SCHEMA, small::SCHEMA, seen::SCHEMA], FORMAT)?;
-        Ok(Self { db, path: path.to_owned() })
+        Ok(Self {
+            db,
+            path: path.to_owned(),
+        })
     }
 
     /// Its file.
@@ -157,7 +178,10 @@ impl History {
     }
 
     pub(crate) fn error(&self, source: rusqlite::Error) -> HistoryError {
-        HistoryError::Sqlite { path: self.path.clone(), source }
+        HistoryError::Sqlite {
+            path: self.path.clone(),
+            source,
+        }
     }
 
     /// Runs something in one transaction.
@@ -172,7 +196,10 @@ impl History {
             transaction.commit()?;
             Ok(done)
         };
-        run(&mut self.db).map_err(|source| HistoryError::Sqlite { path: path.clone(), source })
+        run(&mut self.db).map_err(|source| HistoryError::Sqlite {
+            path: path.clone(),
+            source,
+        })
     }
 
     /// The newest change of every path.
@@ -182,7 +209,8 @@ impl History {
 
     fn read_ledger(&self) -> rusqlite::Result<Ledger> {
         let newest: Option<i64> =
-            self.db.query_row("SELECT max(sequence) FROM versions", [], |row| row.get(0))?;
+            self.db
+                .query_row("SELECT max(sequence) FROM versions", [], |row| row.get(0))?;
         let current = newest.unwrap_or(0).max(meta(&self.db, "current")?);
         let floor = meta(&self.db, "floor")?;
         let mut ledger = Ledger::new(current.cast_unsigned(), floor.cast_unsigned());
@@ -192,21 +220,33 @@ impl History {
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
             let name: String = row.get(6)?;
-            let author = if row.get(7)? { Author::Sandbox(name.into()) } else { Author::Local(name.into()) };
-            ledger.load(seen::path_at(row, 0)?, Latest {
-                sequence: row.get::<_, i64>(1)?.cast_unsigned(),
-                node: seen::optional_node_at(row, 2)?,
-                author,
-            });
+            let author = if row.get(7)? {
+                Author::Sandbox(name.into())
+            } else {
+                Author::Local(name.into())
+            };
+            ledger.load(
+                seen::path_at(row, 0)?,
+                Latest {
+                    sequence: row.get::<_, i64>(1)?.cast_unsigned(),
+                    node: seen::optional_node_at(row, 2)?,
+                    author,
+                },
+            );
         }
         Ok(ledger)
     }
 
     /// Answers that were given to a replica before.
-    pub fn answers(&self, sandbox: &str, local_seqs: &[u64]) -> Result<HashMap<u64, Answer>, HistoryError> {
+    pub fn answers(
+        &self,
+        sandbox: &str,
+        local_seqs: &[u64],
+    ) -> Result<HashMap<u64, Answer>, HistoryError> {
         let read = || {
-            let mut select =
-                self.db.prepare_cached("SELECT sequence, reason FROM answers WHERE sandbox = ?1 AND local_seq = ?2")?;
+            let mut select = self.db.prepare_cached(
+                "SELECT sequence, reason FROM answers WHERE sandbox = ?1 AND local_seq = ?2",
+            )?;
             let mut found = HashMap::new();
             for local_seq in local_seqs {
                 let answer = select
@@ -227,11 +267,17 @@ impl History {
     }
 
     /// Changes of replicas that were being put in place when the program ended.
-    pub(crate) fn take_intents(&mut self) -> Result<HashMap<WorkspacePath, (Option<Node>, String)>, HistoryError> {
+    pub(crate) fn take_intents(
+        &mut self,
+    ) -> Result<HashMap<WorkspacePath, (Option<Node>, String)>, HistoryError> {
         self.transact(|db| {
-            let mut select = db.prepare("SELECT path, kind, mode, hash, size, sandbox FROM intents")?;
+            let mut select =
+                db.prepare("SELECT path, kind, mode, hash, size, sandbox FROM intents")?;
             let rows = select.query_map([], |row| {
-                Ok((seen::path_at(row, 0)?, (seen::optional_node_at(row, 1)?, row.get(5)?)))
+                Ok((
+                    seen::path_at(row, 0)?,
+                    (seen::optional_node_at(row, 1)?, row.get(5)?),
+                ))
             })?;
             let intents = rows.collect::<rusqlite::Result<_>>()?;
             db.execute("DELETE FROM intents", [])?;
@@ -246,14 +292,15 @@ pub(crate) fn put_intent(
     node: Option<&Node>,
     sandbox: &str,
 ) -> rusqlite::Result<()> {
-    db.prepare_cached("INSERT OR REPLACE INTO intents VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute(params![
-        path.as_str(),
-        node.map(|node| node.kind),
-        node.map(|node| node.mode),
-        node.map(|node| node.hash),
-        node.map(|node| node.size.cast_signed()),
-        sandbox,
-    ])?;
+    db.prepare_cached("INSERT OR REPLACE INTO intents VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
+        .execute(params![
+            path.as_str(),
+            node.map(|node| node.kind),
+            node.map(|node| node.mode),
+            node.map(|node| node.hash),
+            node.map(|node| node.size.cast_signed()),
+            sandbox,
+        ])?;
     Ok(())
 }
 
@@ -262,9 +309,17 @@ pub(crate) fn clear_intents(db: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-pub(crate) fn put_version(db: &Connection, sequence: u64, at: i64, record: &Record) -> rusqlite::Result<()> {
+pub(crate) fn put_version(
+    db: &Connection,
+    sequence: u64,
+    at: i64,
+    record: &Record,
+) -> rusqlite::Result<()> {
     let node = record.node.as_ref();
-    db.prepare_cached("INSERT INTO versions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)")?.execute(params![
+    db.prepare_cached(
+        "INSERT INTO versions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+    )?
+    .execute(params![
         sequence.cast_signed(),
         record.path.as_str(),
         record.change.name(),
@@ -280,7 +335,12 @@ pub(crate) fn put_version(db: &Connection, sequence: u64, at: i64, record: &Reco
     Ok(())
 }
 
-pub(crate) fn put_answer(db: &Connection, sandbox: &str, local_seq: u64, answer: &Answer) -> rusqlite::Result<()> {
+pub(crate) fn put_answer(
+    db: &Connection,
+    sandbox: &str,
+    local_seq: u64,
+    answer: &Answer,
+) -> rusqlite::Result<()> {
     let (sequence, reason) = match answer {
         Ok(sequence) => (Some(sequence.cast_signed()), None),
         Err(reason) => (None, Some(reason)),
@@ -291,18 +351,23 @@ pub(crate) fn put_answer(db: &Connection, sandbox: &str, local_seq: u64, answer:
 }
 
 pub(crate) fn meta(db: &Connection, key: &str) -> rusqlite::Result<i64> {
-    let value = db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?.query_row([key], |row| row.get(0));
+    let value = db
+        .prepare_cached("SELECT value FROM meta WHERE key = ?1")?
+        .query_row([key], |row| row.get(0));
     Ok(value.optional()?.unwrap_or(0))
 }
 
 pub(crate) fn set_meta(db: &Connection, key: &str, value: i64) -> rusqlite::Result<()> {
-    db.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2)")?.execute(params![key, value])?;
+    db.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2)")?
+        .execute(params![key, value])?;
     Ok(())
 }
 
 /// Milliseconds since 1970, for the log. A clock that jumps changes what the log
 /// says, never what is kept or sent.
 pub(crate) fn wall_clock() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

@@ -85,15 +85,27 @@ const COLUMNS: &str = "sequence, path, change, kind, mode, hash, size, author, a
 impl HistoryReader {
     /// Opens an existing history for reading.
     pub fn open(path: &Path) -> Result<Self, HistoryError> {
-        let sqlite = |source| HistoryError::Sqlite { path: path.to_owned(), source };
+        let sqlite = |source| HistoryError::Sqlite {
+            path: path.to_owned(),
+            source,
+        };
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let db = Connection::open_with_flags(path, flags).map_err(sqlite)?;
         db.busy_timeout(Duration::from_secs(30)).map_err(sqlite)?;
-        Ok(Self { db, path: path.to_owned() })
+        Ok(Self {
+            db,
+            path: path.to_owned(),
+        })
     }
 
-    fn read<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, HistoryError> {
-        work(&self.db).map_err(|source| HistoryError::Sqlite { path: self.path.clone(), source })
+    fn read<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, HistoryError> {
+        work(&self.db).map_err(|source| HistoryError::Sqlite {
+            path: self.path.clone(),
+            source,
+        })
     }
 
     /// Lines of the log, ascending.
@@ -153,7 +165,11 @@ impl HistoryReader {
     }
 
     /// What one path held right after a sequence.
-    pub fn node_at(&self, path: &WorkspacePath, sequence: u64) -> Result<Option<Node>, HistoryError> {
+    pub fn node_at(
+        &self,
+        path: &WorkspacePath,
+        sequence: u64,
+    ) -> Result<Option<Node>, HistoryError> {
         self.read(|db| {
             let node = db
                 .prepare_cached(
@@ -167,7 +183,11 @@ impl HistoryReader {
     }
 
     /// Paths that changed after `after` and up to `through`.
-    pub fn changed_between(&self, after: u64, through: u64) -> Result<Vec<WorkspacePath>, HistoryError> {
+    pub fn changed_between(
+        &self,
+        after: u64,
+        through: u64,
+    ) -> Result<Vec<WorkspacePath>, HistoryError> {
         self.read(|db| {
             let mut select = db.prepare_cached(
                 "SELECT DISTINCT path FROM versions WHERE sequence > ?1 AND sequence <= ?2 ORDER BY path",
@@ -181,8 +201,11 @@ impl HistoryReader {
     /// The last sequence that was recorded at or before a time.
     pub fn sequence_at(&self, at_millis: i64) -> Result<Option<u64>, HistoryError> {
         self.read(|db| {
-            let sequence: Option<i64> =
-                db.query_row("SELECT max(sequence) FROM versions WHERE at <= ?1", [at_millis], |row| row.get(0))?;
+            let sequence: Option<i64> = db.query_row(
+                "SELECT max(sequence) FROM versions WHERE at <= ?1",
+                [at_millis],
+                |row| row.get(0),
+            )?;
             Ok(sequence.map(i64::cast_unsigned))
         })
     }
@@ -190,7 +213,9 @@ impl HistoryReader {
     /// Every checkpoint, oldest first.
     pub fn checkpoints(&self) -> Result<Vec<Checkpoint>, HistoryError> {
         self.read(|db| {
-            let mut select = db.prepare_cached("SELECT name, sequence, at FROM checkpoints ORDER BY sequence, name")?;
+            let mut select = db.prepare_cached(
+                "SELECT name, sequence, at FROM checkpoints ORDER BY sequence, name",
+            )?;
             let rows = select.query_map([], |row| {
                 Ok(Checkpoint {
                     name: row.get(0)?,
@@ -220,13 +245,18 @@ impl HistoryReader {
     /// Whether this history refers to a content: one of another workspace is
     /// not given out by it.
     pub fn refers_to(&self, hash: &ContentHash) -> Result<bool, HistoryError> {
-        self.read(|db| db.prepare_cached("SELECT 1 FROM versions WHERE hash = ?1 LIMIT 1")?.exists([hash]))
+        self.read(|db| {
+            db.prepare_cached("SELECT 1 FROM versions WHERE hash = ?1 LIMIT 1")?
+                .exists([hash])
+        })
     }
 
     /// Every content that versions refer to.
     pub fn references(&self) -> Result<HashSet<ContentHash>, HistoryError> {
         self.read(|db| {
-            let mut select = db.prepare_cached("SELECT DISTINCT hash FROM versions WHERE hash IS NOT NULL AND kind <> 1")?;
+            let mut select = db.prepare_cached(
+                "SELECT DISTINCT hash FROM versions WHERE hash IS NOT NULL AND kind <> 1",
+            )?;
             let rows = select.query_map([], |row| row.get(0))?;
             rows.collect()
         })
@@ -238,7 +268,8 @@ impl HistoryReader {
         self.read(|db| {
             let number = |sql: &str| db.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
             let count = |sql: &str| number(sql).map(|value| value.unwrap_or(0).cast_unsigned());
-            let distinct = "(SELECT DISTINCT hash, size FROM versions WHERE hash IS NOT NULL AND kind <> 1)";
+            let distinct =
+                "(SELECT DISTINCT hash, size FROM versions WHERE hash IS NOT NULL AND kind <> 1)";
             Ok(SizeReport {
                 versions: count("SELECT count(*) FROM versions")?,
                 contents: count(&format!("SELECT count(*) FROM {distinct}"))?,

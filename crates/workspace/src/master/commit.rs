@@ -21,11 +21,20 @@ const ATTEMPTS: usize = 3;
 impl Engine {
     /// Decides about entries of a replica, puts accepted ones in place, and
     /// records all of it in one transaction.
-    pub(super) fn commit(&mut self, request: &CommitRequest) -> Result<WriteBackOutcome, WorkspaceError> {
+    pub(super) fn commit(
+        &mut self,
+        request: &CommitRequest,
+    ) -> Result<WriteBackOutcome, WorkspaceError> {
         // What this side's people did before has its say first.
-        self.tree.read_events().map_err(|source| WorkspaceError::Watch { source })?;
+        self.tree
+            .read_events()
+            .map_err(|source| WorkspaceError::Watch { source })?;
         self.record_local(Look::Everything)?;
-        let numbers: Vec<u64> = request.entries.iter().map(|entry| entry.local_seq).collect();
+        let numbers: Vec<u64> = request
+            .entries
+            .iter()
+            .map(|entry| entry.local_seq)
+            .collect();
         let known = self.history.answers(&request.sandbox, &numbers)?;
         let guard = self.cas.writing()?;
         self.announce_intents(request, &known)?;
@@ -65,12 +74,25 @@ impl Engine {
 
     /// Names what is about to be put in place. It need not survive a power cut,
     /// only a kill, so it does not wait for the disk.
-    fn announce_intents(&mut self, request: &CommitRequest, known: &HashMap<u64, Answer>) -> Result<(), WorkspaceError> {
-        self.history.db().pragma_update(None, "synchronous", "NORMAL").map_err(|source| self.history.error(source))?;
+    fn announce_intents(
+        &mut self,
+        request: &CommitRequest,
+        known: &HashMap<u64, Answer>,
+    ) -> Result<(), WorkspaceError> {
+        self.history
+            .db()
+            .pragma_update(None, "synchronous", "NORMAL")
+            .map_err(|source| self.history.error(source))?;
         let ledger = &self.ledger;
         let written = self.history.transact(|db| {
-            for entry in request.entries.iter().filter(|entry| !known.contains_key(&entry.local_seq)) {
-                let Ok(entry) = CheckedEntry::check(entry) else { continue };
+            for entry in request
+                .entries
+                .iter()
+                .filter(|entry| !known.contains_key(&entry.local_seq))
+            {
+                let Ok(entry) = CheckedEntry::check(entry) else {
+                    continue;
+                };
                 if let Decision::Apply(steps) = ledger.decide(&request.sandbox, &entry) {
                     for step in steps {
                         history::put_intent(db, &step.path, step.node.as_ref(), &request.sandbox)?;
@@ -79,7 +101,10 @@ impl Engine {
             }
             Ok(())
         });
-        self.history.db().pragma_update(None, "synchronous", "FULL").map_err(|source| self.history.error(source))?;
+        self.history
+            .db()
+            .pragma_update(None, "synchronous", "FULL")
+            .map_err(|source| self.history.error(source))?;
         Ok(written?)
     }
 
@@ -113,7 +138,12 @@ impl Engine {
                 Decision::Refuse(reason) => return Ok(Err(reason)),
                 Decision::Apply(steps) => steps,
             };
-            match self.apply_steps(steps, &Author::Sandbox(request.sandbox.clone()), contents, done)? {
+            match self.apply_steps(
+                steps,
+                &Author::Sandbox(request.sandbox.clone()),
+                contents,
+                done,
+            )? {
                 None => return Ok(Ok(self.ledger.current())),
                 Some(in_the_way) => reason = in_the_way,
             }
@@ -128,11 +158,27 @@ impl Engine {
         self.tree.catch_up_with_events()?;
         let sight = self.tree.look(Look::Everything, &self.cas)?;
         for found in sight.changes {
-            let Found { path, old, new, small, renamed_from } = found;
+            let Found {
+                path,
+                old,
+                new,
+                small,
+                renamed_from,
+            } = found;
             let node = new.map(|seen| seen.node);
             let change = crate::proto::ChangeKind::between(old.as_ref(), node.as_ref());
-            let record = Record { path, node, change, from: renamed_from, author: self.author.clone() };
-            self.ledger.record(record.path.clone(), record.node.clone(), record.author.clone());
+            let record = Record {
+                path,
+                node,
+                change,
+                from: renamed_from,
+                author: self.author.clone(),
+            };
+            self.ledger.record(
+                record.path.clone(),
+                record.node.clone(),
+                record.author.clone(),
+            );
             done.push(Done { record, old, small });
         }
         Ok(())
@@ -165,8 +211,16 @@ impl Engine {
                 from: step.from,
                 author: author.clone(),
             };
-            self.ledger.record(record.path.clone(), record.node.clone(), record.author.clone());
-            done.push(Done { record, old, small: None });
+            self.ledger.record(
+                record.path.clone(),
+                record.node.clone(),
+                record.author.clone(),
+            );
+            done.push(Done {
+                record,
+                old,
+                small: None,
+            });
         }
         Ok(None)
     }
@@ -181,21 +235,28 @@ impl Engine {
             return Ok(self.tree.apply(path, node, Content::Keep, &self.cas)?);
         };
         if self.held(path).is_some_and(|held| held.same_content(node)) {
-            return Ok(self.tree.apply(path, Some(node), Content::Keep, &self.cas)?);
+            return Ok(self
+                .tree
+                .apply(path, Some(node), Content::Keep, &self.cas)?);
         }
         let given = match contents.get(&node.hash) {
             Some(bytes) => Some(bytes.clone()),
-            None => small::get(self.history.db(), &node.hash).map_err(|source| self.history.error(source))?,
+            None => small::get(self.history.db(), &node.hash)
+                .map_err(|source| self.history.error(source))?,
         };
         if let Some(bytes) = given {
-            return Ok(self.tree.apply(path, Some(node), Content::Bytes(&bytes), &self.cas)?);
+            return Ok(self
+                .tree
+                .apply(path, Some(node), Content::Bytes(&bytes), &self.cas)?);
         }
         if node.kind == Kind::Symlink || !self.cas.has(&node.hash) {
             return Ok(Applied::NeedContent);
         }
         let (history, cas) = (&self.history, &self.cas);
         let mut write = |file: &std::fs::File| Self::write_content(history, cas, &node.hash, file);
-        Ok(self.tree.apply(path, Some(node), Content::Write(&mut write), cas)?)
+        Ok(self
+            .tree
+            .apply(path, Some(node), Content::Write(&mut write), cas)?)
     }
 
     /// Records what was done; when that fails, forgets it, so that the tree is
@@ -214,28 +275,44 @@ impl Engine {
             if let (Some(small), Some(node)) = (small, &record.node) {
                 contents.insert(node.hash, small);
             }
-            undo.push(Found { path: record.path.clone(), old, new: None, small: None, renamed_from: None });
+            undo.push(Found {
+                path: record.path.clone(),
+                old,
+                new: None,
+                small: None,
+                renamed_from: None,
+            });
             records.push(record);
         }
         // Contents of refused entries stay with the replica.
-        let referred: std::collections::HashSet<ContentHash> =
-            records.iter().filter_map(|record| record.node.as_ref().map(|node| node.hash)).collect();
+        let referred: std::collections::HashSet<ContentHash> = records
+            .iter()
+            .filter_map(|record| record.node.as_ref().map(|node| node.hash))
+            .collect();
         contents.retain(|hash, _| referred.contains(hash));
-        let result = self.tree.sync().map_err(WorkspaceError::from).and_then(|()| {
-            self.record(
-                &records,
-                &contents,
-                |db| {
-                    for (local_seq, answer) in answers {
-                        history::put_answer(db, sandbox, *local_seq, answer)?;
-                    }
-                    history::clear_intents(db)
-                },
-                &[],
-            )
-        });
+        let result = self
+            .tree
+            .sync()
+            .map_err(WorkspaceError::from)
+            .and_then(|()| {
+                self.record(
+                    &records,
+                    &contents,
+                    |db| {
+                        for (local_seq, answer) in answers {
+                            history::put_answer(db, sandbox, *local_seq, answer)?;
+                        }
+                        history::clear_intents(db)
+                    },
+                    &[],
+                )
+            });
         if result.is_err() {
-            self.ledger = self.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            self.ledger = self
+                .published
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
             undo.reverse();
             self.tree.unsee(undo, Instant::now());
         }
@@ -243,18 +320,27 @@ impl Engine {
     }
 
     /// Makes paths hold given versions, as new changes of this side.
-    pub(super) fn put(&mut self, changes: Vec<(WorkspacePath, Option<Node>)>) -> Result<u64, WorkspaceError> {
+    pub(super) fn put(
+        &mut self,
+        changes: Vec<(WorkspacePath, Option<Node>)>,
+    ) -> Result<u64, WorkspaceError> {
         self.flush()?;
         let guard = self.cas.writing()?;
         let mut done = Vec::new();
         let mut in_the_way = None;
         let author = self.author.clone();
         for (path, node) in changes {
-            let change = crate::proto::ChangeKind::between(self.held(&path).as_ref(), node.as_ref());
+            let change =
+                crate::proto::ChangeKind::between(self.held(&path).as_ref(), node.as_ref());
             if self.ledger.node(&path) == node.as_ref() {
                 continue;
             }
-            let step = Step { path: path.clone(), node, change, from: None };
+            let step = Step {
+                path: path.clone(),
+                node,
+                change,
+                from: None,
+            };
             match self.apply_steps(vec![step], &author, &HashMap::new(), &mut done) {
                 Ok(None) => {}
                 Ok(Some(reason)) => in_the_way = Some(WorkspaceError::InTheWay { path, reason }),

@@ -14,9 +14,7 @@ use crate::content::{Cas, small};
 use crate::history::{self, History, PrunePolicy, PruneReport, Record};
 use crate::mailbox::Commands;
 use crate::proto::master::WriteBackOutcome;
-use crate::proto::{
-    Author, ChangeKind, ContentHash, Ledger, Node, WorkspacePath, WriteBackEntry,
-};
+use crate::proto::{Author, ChangeKind, ContentHash, Ledger, Node, WorkspacePath, WriteBackEntry};
 use crate::tree::seen;
 use crate::tree::{Found, LiveTree, Look, Problem, Seen};
 use crate::watch::WatchMode;
@@ -30,10 +28,19 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, WorkspaceError>>;
 pub(super) enum Command {
     Flush(Reply<u64>),
     Commit(CommitRequest, Reply<WriteBackOutcome>),
-    Put { changes: Vec<(WorkspacePath, Option<Node>)>, reply: Reply<u64> },
-    Checkpoint { name: String, reply: Reply<u64> },
+    Put {
+        changes: Vec<(WorkspacePath, Option<Node>)>,
+        reply: Reply<u64>,
+    },
+    Checkpoint {
+        name: String,
+        reply: Reply<u64>,
+    },
     Prune(PrunePolicy, Reply<PruneReport>),
-    Backup { to: PathBuf, reply: Reply<u64> },
+    Backup {
+        to: PathBuf,
+        reply: Reply<u64>,
+    },
     Report(oneshot::Sender<EngineReport>),
     Stop,
 }
@@ -108,7 +115,10 @@ impl Engine {
             let polling = matches!(self.tree.watch_mode(), WatchMode::Polling { .. });
             let until = match self.retry_at {
                 Some(at) => Some(at),
-                None => [self.tree.next_look(), polling.then_some(self.next_poll)].into_iter().flatten().min(),
+                None => [self.tree.next_look(), polling.then_some(self.next_poll)]
+                    .into_iter()
+                    .flatten()
+                    .min(),
             };
             if let Err(error) = commands.wait(self.tree.watch_fd(), until) {
                 self.failed(&error.to_string());
@@ -201,7 +211,9 @@ impl Engine {
     /// killed is that replica's.
     fn author_of(&self, found: &Found) -> Author {
         match self.intents.get(&found.path) {
-            Some((node, sandbox)) if node.as_ref() == found.node() => Author::Sandbox(sandbox.as_str().into()),
+            Some((node, sandbox)) if node.as_ref() == found.node() => {
+                Author::Sandbox(sandbox.as_str().into())
+            }
             _ => self.author.clone(),
         }
     }
@@ -217,7 +229,12 @@ impl Engine {
         self.cas.sync()?;
         let at = history::wall_clock();
         // In a commit the private ledger is ahead by just these records.
-        let first = self.published.lock().unwrap_or_else(PoisonError::into_inner).current() + 1;
+        let first = self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .current()
+            + 1;
         let tree = &self.tree;
         self.history.transact(|db| {
             for (hash, bytes) in contents {
@@ -232,11 +249,22 @@ impl Engine {
             }
             more(db)
         })?;
-        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut published = self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         for record in records {
-            let sequence = published.record(record.path.clone(), record.node.clone(), record.author.clone());
+            let sequence = published.record(
+                record.path.clone(),
+                record.node.clone(),
+                record.author.clone(),
+            );
             if self.ledger.current() < sequence {
-                self.ledger.record(record.path.clone(), record.node.clone(), record.author.clone());
+                self.ledger.record(
+                    record.path.clone(),
+                    record.node.clone(),
+                    record.author.clone(),
+                );
             }
         }
         let current = published.current();
@@ -257,7 +285,9 @@ impl Engine {
             )
         })?;
         if made == 0 {
-            return Err(WorkspaceError::CheckpointExists { name: name.to_owned() });
+            return Err(WorkspaceError::CheckpointExists {
+                name: name.to_owned(),
+            });
         }
         Ok(sequence)
     }
@@ -265,14 +295,20 @@ impl Engine {
     fn prune(&mut self, policy: &PrunePolicy) -> Result<PruneReport, WorkspaceError> {
         let report = self.history.prune(policy)?;
         self.ledger.forget_through(report.floor);
-        self.published.lock().unwrap_or_else(PoisonError::into_inner).forget_through(report.floor);
+        self.published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .forget_through(report.floor);
         Ok(report)
     }
 
     fn backup(&mut self, to: &std::path::Path) -> Result<u64, WorkspaceError> {
         let sequence = self.flush()?;
         let history = &self.history;
-        history.db().backup("main", to, None).map_err(|source| history.error(source))?;
+        history
+            .db()
+            .backup("main", to, None)
+            .map_err(|source| history.error(source))?;
         Ok(sequence)
     }
 
@@ -287,15 +323,24 @@ impl Engine {
         if let Some(bytes) = small::get(history.db(), hash).map_err(io::Error::other)? {
             return io::Write::write_all(&mut file, &bytes);
         }
-        let missing = || io::Error::new(io::ErrorKind::NotFound, format!("the content {hash} is not stored"));
-        match cas.read(hash).map_err(io::Error::other)?.ok_or_else(missing)? {
+        let missing = || {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("the content {hash} is not stored"),
+            )
+        };
+        match cas
+            .read(hash)
+            .map_err(io::Error::other)?
+            .ok_or_else(missing)?
+        {
             crate::content::Object::Bytes(bytes) => io::Write::write_all(&mut file, &bytes),
-            crate::content::Object::Chunks(manifest) => {
-                cas.copy_chunks(hash, &manifest, &mut file).map_err(|error| match error {
+            crate::content::Object::Chunks(manifest) => cas
+                .copy_chunks(hash, &manifest, &mut file)
+                .map_err(|error| match error {
                     crate::content::CasError::Io { source, .. } => source,
                     other => io::Error::other(other),
-                })
-            }
+                }),
         }
     }
 

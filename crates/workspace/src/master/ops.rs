@@ -72,9 +72,14 @@ impl Workspace {
     }
 
     /// What a path held right after a sequence.
-    pub async fn node_at(&self, path: WorkspacePath, sequence: u64) -> Result<Option<Node>, WorkspaceError> {
+    pub async fn node_at(
+        &self,
+        path: WorkspacePath,
+        sequence: u64,
+    ) -> Result<Option<Node>, WorkspaceError> {
         self.check_kept(sequence).await?;
-        self.read(move |reader, _| Ok(reader.node_at(&path, sequence)?)).await
+        self.read(move |reader, _| Ok(reader.node_at(&path, sequence)?))
+            .await
     }
 
     /// Writes out what a path held right after a sequence; of a symlink, its target.
@@ -112,7 +117,12 @@ impl Workspace {
                 .into_iter()
                 .map(|(path, old, new)| {
                     let unified = unified(reader, cas, &path, old.as_ref(), new.as_ref())?;
-                    Ok(DiffEntry { path, old, new, unified })
+                    Ok(DiffEntry {
+                        path,
+                        old,
+                        new,
+                        unified,
+                    })
                 })
                 .collect()
         })
@@ -120,13 +130,19 @@ impl Workspace {
     }
 
     /// Paths that changed after `after` and up to `through`.
-    pub async fn changed_between(&self, after: u64, through: u64) -> Result<Vec<WorkspacePath>, WorkspaceError> {
-        self.read(move |reader, _| Ok(reader.changed_between(after, through)?)).await
+    pub async fn changed_between(
+        &self,
+        after: u64,
+        through: u64,
+    ) -> Result<Vec<WorkspacePath>, WorkspaceError> {
+        self.read(move |reader, _| Ok(reader.changed_between(after, through)?))
+            .await
     }
 
     /// The last sequence recorded at or before a time, in milliseconds since 1970.
     pub async fn sequence_at(&self, at_millis: i64) -> Result<Option<u64>, WorkspaceError> {
-        self.read(move |reader, _| Ok(reader.sequence_at(at_millis)?)).await
+        self.read(move |reader, _| Ok(reader.sequence_at(at_millis)?))
+            .await
     }
 
     /// Makes the tree, or a part of it, hold what it held right after `to`. Each
@@ -141,12 +157,20 @@ impl Workspace {
         self.check_kept(to).await?;
         let wanted = self
             .read(move |reader, _| {
-                let (old, mut new) = (reader.tree_at(now, path.as_ref())?, reader.tree_at(to, path.as_ref())?);
+                let (old, mut new) = (
+                    reader.tree_at(now, path.as_ref())?,
+                    reader.tree_at(to, path.as_ref())?,
+                );
                 if let Some(path) = &path {
                     // A restored path needs the folders that it was in.
                     for ancestor in path.ancestors() {
-                        let missing = reader.node_at(&ancestor, now)?.is_none_or(|node| !node.is_directory());
-                        if let Some(node) = reader.node_at(&ancestor, to)?.filter(|_| missing && !new.is_empty()) {
+                        let missing = reader
+                            .node_at(&ancestor, now)?
+                            .is_none_or(|node| !node.is_directory());
+                        if let Some(node) = reader
+                            .node_at(&ancestor, to)?
+                            .filter(|_| missing && !new.is_empty())
+                        {
                             new.insert(ancestor, node);
                         }
                     }
@@ -157,13 +181,29 @@ impl Workspace {
         let wanted = in_order(wanted, |change| &change.0, |change| change.2.clone());
         let changes = wanted
             .iter()
-            .map(|(path, old, new)| (path.clone(), ChangeKind::between(old.as_ref(), new.as_ref())))
+            .map(|(path, old, new)| {
+                (
+                    path.clone(),
+                    ChangeKind::between(old.as_ref(), new.as_ref()),
+                )
+            })
             .collect();
         if dry_run || wanted.is_empty() {
-            return Ok(RestoreReport { changes, sequence: now });
+            return Ok(RestoreReport {
+                changes,
+                sequence: now,
+            });
         }
-        let puts = wanted.into_iter().map(|(path, _, new)| (path, new)).collect();
-        let sequence = self.ask(|reply| Command::Put { changes: puts, reply }).await?;
+        let puts = wanted
+            .into_iter()
+            .map(|(path, _, new)| (path, new))
+            .collect();
+        let sequence = self
+            .ask(|reply| Command::Put {
+                changes: puts,
+                reply,
+            })
+            .await?;
         Ok(RestoreReport { changes, sequence })
     }
 
@@ -179,16 +219,34 @@ impl Workspace {
 
     /// Writes the present tree to a new or empty folder, and its whole history
     /// to a new state folder: a workspace of its own from here on.
-    pub async fn fork(&self, dir: PathBuf, state_dir: PathBuf) -> Result<ForkReport, WorkspaceError> {
+    pub async fn fork(
+        &self,
+        dir: PathBuf,
+        state_dir: PathBuf,
+    ) -> Result<ForkReport, WorkspaceError> {
         let make = |path: &Path| {
             std::fs::create_dir_all(path).map_err(WorkspaceError::Output)?;
-            let empty = std::fs::read_dir(path).map_err(WorkspaceError::Output)?.next().is_none();
-            if empty { Ok(()) } else { Err(WorkspaceError::NotEmpty { path: path.to_owned() }) }
+            let empty = std::fs::read_dir(path)
+                .map_err(WorkspaceError::Output)?
+                .next()
+                .is_none();
+            if empty {
+                Ok(())
+            } else {
+                Err(WorkspaceError::NotEmpty {
+                    path: path.to_owned(),
+                })
+            }
         };
         make(&dir)?;
         make(&state_dir)?;
         let history = state_dir.join("history.db");
-        let sequence = self.ask(|reply| Command::Backup { to: history.clone(), reply }).await?;
+        let sequence = self
+            .ask(|reply| Command::Backup {
+                to: history.clone(),
+                reply,
+            })
+            .await?;
         self.read(move |_, cas| {
             // From now on the fork's history keeps its contents from being collected.
             let history = history.canonicalize().map_err(WorkspaceError::Output)?;
@@ -240,12 +298,19 @@ impl Workspace {
         let current = self.sequence();
         let (floor, named) = self
             .read(move |reader, _| {
-                let named = reader.checkpoints()?.iter().any(|checkpoint| checkpoint.sequence == sequence);
+                let named = reader
+                    .checkpoints()?
+                    .iter()
+                    .any(|checkpoint| checkpoint.sequence == sequence);
                 Ok((reader.floor()?, named))
             })
             .await?;
         if (sequence < floor && !named) || sequence > current {
-            return Err(WorkspaceError::NotKept { sequence, floor, current });
+            return Err(WorkspaceError::NotKept {
+                sequence,
+                floor,
+                current,
+            });
         }
         Ok(())
     }
@@ -282,7 +347,10 @@ impl Write for Counter {
 
 type Difference = (WorkspacePath, Option<Node>, Option<Node>);
 
-fn differences(old: &BTreeMap<WorkspacePath, Node>, new: &BTreeMap<WorkspacePath, Node>) -> Vec<Difference> {
+fn differences(
+    old: &BTreeMap<WorkspacePath, Node>,
+    new: &BTreeMap<WorkspacePath, Node>,
+) -> Vec<Difference> {
     let paths: BTreeSet<&WorkspacePath> = old.keys().chain(new.keys()).collect();
     paths
         .into_iter()
@@ -299,15 +367,21 @@ fn unified(
     new: Option<&Node>,
 ) -> Result<Option<String>, WorkspaceError> {
     let text = |node: Option<&Node>| -> Result<Option<String>, WorkspaceError> {
-        let Some(node) = node.filter(|node| !node.is_directory()) else { return Ok(Some(String::new())) };
+        let Some(node) = node.filter(|node| !node.is_directory()) else {
+            return Ok(Some(String::new()));
+        };
         if node.size > DIFF_BELOW {
             return Ok(None);
         }
         let mut bytes = Vec::new();
         write_content(reader, cas, &node.hash, &mut bytes)?;
-        Ok(String::from_utf8(bytes).ok().filter(|text| !text.contains('\0')))
+        Ok(String::from_utf8(bytes)
+            .ok()
+            .filter(|text| !text.contains('\0')))
     };
-    let (Some(before), Some(after)) = (text(old)?, text(new)?) else { return Ok(None) };
+    let (Some(before), Some(after)) = (text(old)?, text(new)?) else {
+        return Ok(None);
+    };
     if before == after {
         return Ok(None);
     }
@@ -316,7 +390,11 @@ fn unified(
         None => "/dev/null".to_owned(),
     };
     let diff = similar::TextDiff::from_lines(&before, &after);
-    Ok(Some(diff.unified_diff().header(&name(old, "a"), &name(new, "b")).to_string()))
+    Ok(Some(
+        diff.unified_diff()
+            .header(&name(old, "a"), &name(new, "b"))
+            .to_string(),
+    ))
 }
 
 /// Writes a tree to an empty folder that nobody else uses yet.
@@ -343,7 +421,8 @@ fn write_tree(
                 files += 1;
             }
             Kind::File => {
-                let mut file = std::fs::File::create_new(&target).map_err(WorkspaceError::Output)?;
+                let mut file =
+                    std::fs::File::create_new(&target).map_err(WorkspaceError::Output)?;
                 write_content(reader, cas, &node.hash, &mut file)?;
                 let mode = std::fs::Permissions::from_mode(node.mode);
                 file.set_permissions(mode).map_err(WorkspaceError::Output)?;

@@ -16,7 +16,9 @@ use crate::history::{HistoryError, HistoryReader};
 use crate::link::{Link, LinkError};
 use crate::proto::fetch::{Finish, Offer};
 use crate::proto::manifest::Manifest;
-use crate::proto::master::{INLINE_BELOW, MasterEffect, MasterError, MasterSession, WriteBackOutcome};
+use crate::proto::master::{
+    INLINE_BELOW, MasterEffect, MasterError, MasterSession, WriteBackOutcome,
+};
 use crate::proto::{Change, CheckedEntry, ContentHash, WriteBackEntry};
 use crate::transport::Connection;
 
@@ -51,7 +53,11 @@ enum Finished {
 impl Workspace {
     /// Serves one replica until it goes away, it breaks the protocol, or
     /// `shutdown` is cancelled.
-    pub async fn serve(&self, connection: Connection, shutdown: CancellationToken) -> Result<(), ServeError> {
+    pub async fn serve(
+        &self,
+        connection: Connection,
+        shutdown: CancellationToken,
+    ) -> Result<(), ServeError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut server = Server {
@@ -68,7 +74,11 @@ impl Workspace {
             () = shutdown.cancelled() => Ok(()),
             result = server.run(Link::start(connection)) => result,
         };
-        self.inner.replicas.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&id);
+        self.inner
+            .replicas
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .remove(&id);
         result
     }
 }
@@ -143,8 +153,12 @@ impl Server {
 
     fn publish_position(&self) {
         if let Some(sandbox) = self.session.sandbox_id() {
-            let mut replicas =
-                self.workspace.inner.replicas.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut replicas = self
+                .workspace
+                .inner
+                .replicas
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             replicas.insert(self.id, (sandbox.to_string(), self.session.acked()));
         }
     }
@@ -158,12 +172,18 @@ impl Server {
             let Some(effect) = effect else { return Ok(()) };
             let stores = matches!(
                 effect,
-                MasterEffect::Plan { .. } | MasterEffect::KeepContent { .. } | MasterEffect::Commit { .. }
+                MasterEffect::Plan { .. }
+                    | MasterEffect::KeepContent { .. }
+                    | MasterEffect::Commit { .. }
             );
             if stores && self.guard.is_none() {
                 let cas = Arc::clone(&self.workspace.inner.cas);
                 let guard = tokio::task::spawn_blocking(move || cas.writing()).await;
-                self.guard = Some(guard.map_err(|_| WorkspaceError::Closed)?.map_err(WorkspaceError::from)?);
+                self.guard = Some(
+                    guard
+                        .map_err(|_| WorkspaceError::Closed)?
+                        .map_err(WorkspaceError::from)?,
+                );
             }
             self.start(effect);
         }
@@ -174,25 +194,40 @@ impl Server {
         match effect {
             MasterEffect::Announce { epoch, changes } => {
                 self.effects.spawn(async move {
-                    let changes = workspace.read(move |reader, _| Ok(with_contents(reader, changes)?)).await?;
+                    let changes = workspace
+                        .read(move |reader, _| Ok(with_contents(reader, changes)?))
+                        .await?;
                     Ok(Finished::Announced(epoch, changes))
                 });
             }
             MasterEffect::Flush { barrier } => {
-                self.effects.spawn(async move { Ok(Finished::Flushed(barrier, workspace.flush().await?)) });
+                self.effects
+                    .spawn(async move { Ok(Finished::Flushed(barrier, workspace.flush().await?)) });
             }
             MasterEffect::LoadContent { content_hash } => {
                 self.effects.spawn(async move {
                     let offer = match ContentHash::parse(&content_hash) {
-                        Some(hash) => workspace.read(move |reader, cas| read_content(reader, cas, &hash)).await?,
+                        Some(hash) => {
+                            workspace
+                                .read(move |reader, cas| read_content(reader, cas, &hash))
+                                .await?
+                        }
                         None => None,
                     };
-                    Ok(Finished::Loaded(content_hash, offer.unwrap_or(Offer::Nothing)))
+                    Ok(Finished::Loaded(
+                        content_hash,
+                        offer.unwrap_or(Offer::Nothing),
+                    ))
                 });
             }
-            MasterEffect::Prepare { sandbox_id: _, entries } => {
+            MasterEffect::Prepare {
+                sandbox_id: _,
+                entries,
+            } => {
                 self.effects.spawn(async move {
-                    let missing = workspace.read(move |reader, cas| Ok(missing_contents(reader, cas, &entries)?)).await?;
+                    let missing = workspace
+                        .read(move |reader, cas| Ok(missing_contents(reader, cas, &entries)?))
+                        .await?;
                     Ok(Finished::Prepared(missing))
                 });
             }
@@ -202,7 +237,9 @@ impl Server {
             }
             MasterEffect::KeepContent { hash, bytes } => {
                 self.effects.spawn(async move {
-                    workspace.read(move |_, cas| Ok(cas.ingest(&bytes[..])?)).await?;
+                    workspace
+                        .read(move |_, cas| Ok(cas.ingest(&bytes[..])?))
+                        .await?;
                     Ok(Finished::Kept(hash))
                 });
             }
@@ -223,24 +260,48 @@ impl Server {
                     Ok(Finished::Planned(hash, manifest, missing))
                 });
             }
-            MasterEffect::KeepChunk { hash, chunk, bytes, offsets } => {
+            MasterEffect::KeepChunk {
+                hash,
+                chunk,
+                bytes,
+                offsets,
+            } => {
                 self.effects.spawn(async move {
-                    workspace.read(move |_, cas| Ok(cas.put_bytes(&chunk, &bytes)?)).await?;
+                    workspace
+                        .read(move |_, cas| Ok(cas.put_bytes(&chunk, &bytes)?))
+                        .await?;
                     Ok(Finished::ChunkKept(hash, offsets.len()))
                 });
             }
             MasterEffect::FinishContent { hash } => {
-                let Some(manifest) = self.manifests.get(&hash).cloned() else { return };
+                let Some(manifest) = self.manifests.get(&hash).cloned() else {
+                    return;
+                };
                 self.effects.spawn(async move {
-                    let finish = workspace.read(move |_, cas| verify(cas, &hash, &manifest)).await?;
+                    let finish = workspace
+                        .read(move |_, cas| verify(cas, &hash, &manifest))
+                        .await?;
                     Ok(Finished::Verified(hash, finish))
                 });
             }
-            MasterEffect::Commit { sandbox_id, entries, unavailable } => {
+            MasterEffect::Commit {
+                sandbox_id,
+                entries,
+                unavailable,
+            } => {
                 let contents = std::mem::take(&mut self.contents);
-                let request = CommitRequest { sandbox: sandbox_id, entries, unavailable, contents };
+                let request = CommitRequest {
+                    sandbox: sandbox_id,
+                    entries,
+                    unavailable,
+                    contents,
+                };
                 self.effects.spawn(async move {
-                    Ok(Finished::Committed(workspace.ask(|reply| Command::Commit(request, reply)).await?))
+                    Ok(Finished::Committed(
+                        workspace
+                            .ask(|reply| Command::Commit(request, reply))
+                            .await?,
+                    ))
                 });
             }
         }
@@ -296,9 +357,15 @@ fn missing_contents(
     let mut asked = HashSet::new();
     let mut missing = Vec::new();
     for entry in entries.iter().filter(|entry| entry.content_bytes.is_none()) {
-        let Ok(checked) = CheckedEntry::check(entry) else { continue };
-        let Some(node) = checked.content() else { continue };
-        let at_hand = node.hash == ContentHash::empty() || cas.has(&node.hash) || reader.has_small_content(&node.hash)?;
+        let Ok(checked) = CheckedEntry::check(entry) else {
+            continue;
+        };
+        let Some(node) = checked.content() else {
+            continue;
+        };
+        let at_hand = node.hash == ContentHash::empty()
+            || cas.has(&node.hash)
+            || reader.has_small_content(&node.hash)?;
         if !at_hand && asked.insert(node.hash) {
             missing.push((node.hash, node.size));
         }

@@ -38,7 +38,11 @@ pub struct WorkspaceConfig {
 
 impl WorkspaceConfig {
     /// A configuration with the usual limits.
-    pub fn new(dir: impl Into<PathBuf>, state_dir: impl Into<PathBuf>, cas_dir: impl Into<PathBuf>) -> Self {
+    pub fn new(
+        dir: impl Into<PathBuf>,
+        state_dir: impl Into<PathBuf>,
+        cas_dir: impl Into<PathBuf>,
+    ) -> Self {
         Self {
             dir: dir.into(),
             state_dir: state_dir.into(),
@@ -110,7 +114,9 @@ pub enum WorkspaceError {
     #[error("the workspace was closed")]
     Closed,
     /// The history does not reach back so far.
-    #[error("sequence {sequence} is older than what is kept (from {floor} on), or does not exist yet (now {current})")]
+    #[error(
+        "sequence {sequence} is older than what is kept (from {floor} on), or does not exist yet (now {current})"
+    )]
     NotKept {
         /// What was asked for.
         sequence: u64,
@@ -154,7 +160,9 @@ pub enum WorkspaceError {
         path: PathBuf,
     },
     /// A workspace that shares the store cannot be asked what it needs.
-    #[error("{history} shares the content store and cannot be read ({source}); nothing was removed. If that workspace is gone for good, unregister it")]
+    #[error(
+        "{history} shares the content store and cannot be read ({source}); nothing was removed. If that workspace is gone for good, unregister it"
+    )]
     UnreadableReferrer {
         /// Its history.
         history: PathBuf,
@@ -221,7 +229,11 @@ pub(super) struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.mailbox.send(Command::Stop);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(thread) = thread {
             drop(thread.join());
         }
@@ -230,7 +242,9 @@ impl Drop for Inner {
 
 impl std::fmt::Debug for Workspace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Workspace").field("history", &self.inner.history).finish_non_exhaustive()
+        f.debug_struct("Workspace")
+            .field("history", &self.inner.history)
+            .finish_non_exhaustive()
     }
 }
 
@@ -245,8 +259,13 @@ impl Workspace {
         let dir = config.dir.canonicalize().map_err(io(&config.dir))?;
         config.limits.check_place(&dir)?;
         std::fs::create_dir_all(&config.state_dir).map_err(io(&config.state_dir))?;
-        let state_dir = config.state_dir.canonicalize().map_err(io(&config.state_dir))?;
-        if state_dir.starts_with(&dir) && !state_dir.starts_with(dir.join(crate::proto::path::RESERVED)) {
+        let state_dir = config
+            .state_dir
+            .canonicalize()
+            .map_err(io(&config.state_dir))?;
+        if state_dir.starts_with(&dir)
+            && !state_dir.starts_with(dir.join(crate::proto::path::RESERVED))
+        {
             return Err(OpenError::StateInside { path: state_dir });
         }
         let lock = lock_state(&state_dir)?;
@@ -255,7 +274,8 @@ impl Workspace {
         let mut history = History::open(&history_path).map_err(WorkspaceError::from)?;
         cas.register(&history_path).map_err(WorkspaceError::from)?;
         let ledger = history.load_ledger().map_err(WorkspaceError::from)?;
-        let was_seen = seen::load(history.db()).map_err(|source| WorkspaceError::from(history.error(source)))?;
+        let was_seen = seen::load(history.db())
+            .map_err(|source| WorkspaceError::from(history.error(source)))?;
         let intents = history.take_intents().map_err(WorkspaceError::from)?;
         let root = Root::open(&dir).map_err(io(&dir))?;
         let is_new = was_seen.is_empty() && ledger.current() == 0;
@@ -305,7 +325,10 @@ impl Workspace {
     }
 
     /// Asks the engine, and waits for its answer.
-    pub(super) async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, WorkspaceError> {
+    pub(super) async fn ask<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, WorkspaceError> {
         let (reply, answer) = oneshot::channel();
         self.inner.mailbox.send(command(reply));
         answer.await.map_err(|_| WorkspaceError::Closed)?
@@ -361,7 +384,10 @@ impl Workspace {
     }
 
     pub(super) fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
-        self.inner.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner
+            .ledger
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs something that reads the history, off the async threads.
@@ -371,13 +397,21 @@ impl Workspace {
     ) -> Result<T, WorkspaceError> {
         let inner = Arc::clone(&self.inner);
         let done = tokio::task::spawn_blocking(move || {
-            let idle = inner.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let idle = inner
+                .readers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop();
             let reader = match idle {
                 Some(reader) => reader,
                 None => HistoryReader::open(&inner.history)?,
             };
             let result = work(&reader, &inner.cas);
-            inner.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
+            inner
+                .readers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(reader);
             result
         });
         done.await.map_err(|_| WorkspaceError::Closed)?
@@ -386,7 +420,12 @@ impl Workspace {
     /// Ends the engine and waits for it. Connections end too.
     pub async fn close(self) {
         self.inner.mailbox.send(Command::Stop);
-        let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self
+            .inner
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(thread) = thread {
             drop(tokio::task::spawn_blocking(move || thread.join()).await);
         }
@@ -437,6 +476,8 @@ pub(crate) fn lock_state(state_dir: &Path) -> Result<std::fs::File, OpenError> {
     let file = std::fs::File::create(&path).map_err(|source| OpenError::Io { path, source })?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(_) => Err(OpenError::InUse { path: state_dir.to_owned() }),
+        Err(_) => Err(OpenError::InUse {
+            path: state_dir.to_owned(),
+        }),
     }
 }

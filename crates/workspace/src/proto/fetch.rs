@@ -287,25 +287,45 @@ impl Fetches {
 
     /// Says which chunks of a planned content are not at hand.
     pub fn planned(&mut self, hash: &ContentHash, missing: &[usize]) {
-        let Some(want) = self.wants.get_mut(hash) else { return };
-        let (State::Planning(manifest) | State::Finishing(manifest)) = &want.state else { return };
+        let Some(want) = self.wants.get_mut(hash) else {
+            return;
+        };
+        let (State::Planning(manifest) | State::Finishing(manifest)) = &want.state else {
+            return;
+        };
         let manifest = manifest.clone();
-        let chunks: Vec<_> = missing.iter().filter_map(|index| manifest.chunks.get(*index)).copied().collect();
+        let chunks: Vec<_> = missing
+            .iter()
+            .filter_map(|index| manifest.chunks.get(*index))
+            .copied()
+            .collect();
         if chunks.is_empty() {
             want.state = State::Finishing(manifest);
             self.steps.push_back(FetchStep::Finish(*hash));
             return;
         }
-        want.state = State::Chunks { manifest, left: chunks.len() };
+        want.state = State::Chunks {
+            manifest,
+            left: chunks.len(),
+        };
         for chunk in chunks {
-            self.ask(chunk.hash, Target::Chunk { of: *hash, offset: chunk.offset, size: chunk.size });
+            self.ask(
+                chunk.hash,
+                Target::Chunk {
+                    of: *hash,
+                    offset: chunk.offset,
+                    size: chunk.size,
+                },
+            );
         }
     }
 
     /// Says that a chunk was kept at `count` places of a content.
     pub fn chunk_kept(&mut self, hash: &ContentHash, count: usize) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        let Some(want) = self.wants.get_mut(hash) else { return };
+        let Some(want) = self.wants.get_mut(hash) else {
+            return;
+        };
         if let State::Chunks { manifest, left } = &mut want.state {
             *left = left.saturating_sub(count);
             if *left == 0 {
@@ -317,7 +337,9 @@ impl Fetches {
 
     /// Says whether a content that was put together is right.
     pub fn finished(&mut self, hash: &ContentHash, finish: &Finish) -> Result<(), FetchError> {
-        let Some(want) = self.wants.get_mut(hash) else { return Ok(()) };
+        let Some(want) = self.wants.get_mut(hash) else {
+            return Ok(());
+        };
         match finish {
             Finish::Right => {
                 self.wants.remove(hash);
@@ -332,7 +354,8 @@ impl Fetches {
             Finish::Wrong => {
                 want.state = State::Whole;
                 self.in_flight += 1;
-                self.again(*hash, vec![Target::Whole]).map_err(|hash| FetchError::WrongContent { hash })
+                self.again(*hash, vec![Target::Whole])
+                    .map_err(|hash| FetchError::WrongContent { hash })
             }
         }
     }
@@ -494,7 +517,10 @@ mod tests {
             fetches.poll();
             fetches.planned(&hash, &[]);
             assert_eq!(fetches.poll(), Some(FetchStep::Finish(hash)));
-            assert_eq!(fetches.finished(&hash, &Finish::Wrong).is_err(), attempt == 1);
+            assert_eq!(
+                fetches.finished(&hash, &Finish::Wrong).is_err(),
+                attempt == 1
+            );
         }
     }
 

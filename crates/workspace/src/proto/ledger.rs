@@ -122,6 +122,9 @@ pub struct CheckedEntry {
     pub operation: Operation,
     /// The base that the replica had.
     pub base: u64,
+    /// What a rename or chmod was done to, where the replica says so: it may
+    /// have been a write of its own that was refused.
+    pub done_to: Option<(Kind, ContentHash)>,
 }
 
 /// A checked operation.
@@ -158,11 +161,14 @@ impl CheckedEntry {
                 Operation::Chmod(u32::try_from(entry.permissions & 0o777).unwrap_or_default())
             }
         };
+        let hash = entry.content_hash.as_deref().and_then(ContentHash::parse);
+        let done_to = hash.and_then(|hash| Some((kind_of(entry.permissions).ok()?, hash)));
         Ok(Self {
             local_seq: entry.local_seq,
             path,
             operation,
             base,
+            done_to,
         })
     }
 
@@ -409,6 +415,11 @@ impl Ledger {
                 latest.sequence, entry.base
             ))
         };
+        let done_to_another = |node: &Node| {
+            entry
+                .done_to
+                .is_some_and(|(kind, hash)| kind != node.kind || hash != node.hash)
+        };
         match &entry.operation {
             Operation::Write(wanted) => {
                 if node == Some(wanted) {
@@ -460,6 +471,9 @@ impl Ledger {
                 let (Some(latest), Some(node)) = (now, node) else {
                     return Decision::Refuse(format!("{path} does not exist"));
                 };
+                if done_to_another(node) {
+                    return conflict(path, latest);
+                }
                 let wanted = node.with_mode(*mode);
                 if *node == wanted {
                     return Decision::AlreadySo(sequence);
@@ -478,7 +492,7 @@ impl Ledger {
                 let (Some(latest), Some(node)) = (now, node) else {
                     return Decision::Refuse(format!("{path} does not exist"));
                 };
-                if unseen(latest) {
+                if unseen(latest) || done_to_another(node) {
                     return conflict(path, latest);
                 }
                 if let Some(target) = self
@@ -641,6 +655,7 @@ mod tests {
                 path: path(p),
                 operation,
                 base,
+                done_to: None,
             },
         )
     }

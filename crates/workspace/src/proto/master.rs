@@ -262,7 +262,12 @@ impl MasterSession {
                 let owed = self.phase != Phase::Idle;
                 let id = self.next_barrier;
                 self.next_barrier += 1;
-                self.barriers.push_back(Barrier { id, wanted: sequence, reached: None, owed });
+                self.barriers.push_back(Barrier {
+                    id,
+                    wanted: sequence,
+                    reached: None,
+                    owed,
+                });
                 self.effects.push_back(MasterEffect::Flush { barrier: id });
             }
             WireMessage::Ack { up_to_sequence } => self.acknowledge(up_to_sequence),
@@ -399,7 +404,10 @@ impl MasterSession {
 
     /// A flush brought the ledger to this sequence.
     pub fn flushed(&mut self, barrier: u64, sequence: u64) {
-        if let Some(barrier) = self.barriers.iter_mut().find(|waiting| waiting.id == barrier)
+        if let Some(barrier) = self
+            .barriers
+            .iter_mut()
+            .find(|waiting| waiting.id == barrier)
         {
             barrier.reached = Some(sequence);
         }
@@ -441,7 +449,11 @@ impl MasterSession {
     }
 
     /// Whether a content put together from chunks is right.
-    pub fn content_finished(&mut self, hash: &ContentHash, finish: &Finish) -> Result<(), MasterError> {
+    pub fn content_finished(
+        &mut self,
+        hash: &ContentHash,
+        finish: &Finish,
+    ) -> Result<(), MasterError> {
         Ok(self.fetches.finished(hash, finish)?)
     }
 
@@ -604,7 +616,8 @@ impl MasterSession {
                     self.effects.push_back(MasterEffect::FinishContent { hash })
                 }
                 FetchStep::Ready(hash, Some(bytes)) => {
-                    self.effects.push_back(MasterEffect::KeepContent { hash, bytes });
+                    self.effects
+                        .push_back(MasterEffect::KeepContent { hash, bytes });
                 }
                 FetchStep::Ready(hash, None) => self.content_kept(&hash),
                 FetchStep::NotFound(hash) => {

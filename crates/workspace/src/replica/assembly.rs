@@ -50,13 +50,27 @@ impl Assemblies {
                 *known = true;
             }
         }
-        let missing = at_hand.iter().enumerate().filter(|(_, known)| !**known).map(|(index, _)| index).collect();
-        self.all.insert(hash, Assembly { temporary, manifest, copied });
+        let missing = at_hand
+            .iter()
+            .enumerate()
+            .filter(|(_, known)| !**known)
+            .map(|(index, _)| index)
+            .collect();
+        self.all.insert(
+            hash,
+            Assembly {
+                temporary,
+                manifest,
+                copied,
+            },
+        );
         Ok(missing)
     }
 
     pub(super) fn keep(&self, hash: &ContentHash, bytes: &[u8], offsets: &[u64]) -> io::Result<()> {
-        let Some(assembly) = self.all.get(hash) else { return Ok(()) };
+        let Some(assembly) = self.all.get(hash) else {
+            return Ok(());
+        };
         for offset in offsets {
             assembly.temporary.file()?.write_all_at(bytes, *offset)?;
         }
@@ -64,20 +78,29 @@ impl Assemblies {
     }
 
     pub(super) fn finish(&mut self, hash: &ContentHash) -> io::Result<(Finish, Option<Manifest>)> {
-        let Some(assembly) = self.all.get_mut(hash) else { return Ok((Finish::Wrong, None)) };
+        let Some(assembly) = self.all.get_mut(hash) else {
+            return Ok((Finish::Wrong, None));
+        };
         let file = assembly.temporary.file()?;
         // The file is ours alone, so it cannot shrink while it is mapped.
         let mut hasher = blake3::Hasher::new();
-        hasher.update_mmap_rayon(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file)))?;
+        hasher.update_mmap_rayon(format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(file)
+        ))?;
         if hasher.finalize().as_bytes() == hash.as_bytes() {
             return Ok((Finish::Right, Some(assembly.manifest.clone())));
         }
         let copied = std::mem::take(&mut assembly.copied);
         let mut wrong = Vec::new();
         for index in copied {
-            let Some(chunk) = assembly.manifest.chunks.get(index) else { continue };
+            let Some(chunk) = assembly.manifest.chunks.get(index) else {
+                continue;
+            };
             let mut bytes = vec![0; usize::try_from(chunk.size).unwrap_or_default()];
-            if file.read_exact_at(&mut bytes, chunk.offset).is_err() || ContentHash::of(&bytes) != chunk.hash {
+            if file.read_exact_at(&mut bytes, chunk.offset).is_err()
+                || ContentHash::of(&bytes) != chunk.hash
+            {
                 wrong.push(index);
             }
         }
@@ -104,11 +127,18 @@ fn old_version(
     db: &ReplicaDatabase,
     path: &WorkspacePath,
 ) -> io::Result<Option<(File, Vec<ChunkRef>)>> {
-    let Some(seen) = tree.seen(path).filter(|seen| seen.node.size >= crate::content::CHUNK_MIN) else {
+    let Some(seen) = tree
+        .seen(path)
+        .filter(|seen| seen.node.size >= crate::content::CHUNK_MIN)
+    else {
         return Ok(None);
     };
-    let Ok(file) = tree.root().open_file(path) else { return Ok(None) };
-    let known = db.read(|db| database::manifest(db, &seen.node)).map_err(io::Error::other)?;
+    let Ok(file) = tree.root().open_file(path) else {
+        return Ok(None);
+    };
+    let known = db
+        .read(|db| database::manifest(db, &seen.node))
+        .map_err(io::Error::other)?;
     let chunks = match known {
         Some(manifest) => manifest.chunks,
         None => cut_points(&file)?,
@@ -124,13 +154,21 @@ fn copy_known(
     manifest: &Manifest,
     copied: &mut Vec<usize>,
 ) -> io::Result<()> {
-    let places: HashMap<ContentHash, &ChunkRef> = chunks.iter().map(|chunk| (chunk.hash, chunk)).collect();
+    let places: HashMap<ContentHash, &ChunkRef> =
+        chunks.iter().map(|chunk| (chunk.hash, chunk)).collect();
     let mut run: Option<(u64, u64, u64)> = None;
     for (index, chunk) in manifest.chunks.iter().enumerate() {
-        let Some(place) = places.get(&chunk.hash).filter(|place| place.size == chunk.size) else { continue };
+        let Some(place) = places
+            .get(&chunk.hash)
+            .filter(|place| place.size == chunk.size)
+        else {
+            continue;
+        };
         copied.push(index);
         run = Some(match run {
-            Some((from, to, length)) if from + length == place.offset && to + length == chunk.offset => {
+            Some((from, to, length))
+                if from + length == place.offset && to + length == chunk.offset =>
+            {
                 (from, to, length + chunk.size)
             }
             other => {
@@ -147,25 +185,32 @@ fn copy_known(
     Ok(())
 }
 
-fn copy_range(old: &File, mut from: u64, new: &File, mut to: u64, mut length: u64) -> io::Result<()> {
+fn copy_range(
+    old: &File,
+    mut from: u64,
+    new: &File,
+    mut to: u64,
+    mut length: u64,
+) -> io::Result<()> {
     while length > 0 {
         let some = usize::try_from(length.min(64 << 20)).unwrap_or(1 << 20);
-        let copied = match rustix::fs::copy_file_range(old, Some(&mut from), new, Some(&mut to), some) {
-            // The old file is shorter than it was; the hash of the whole will tell.
-            Ok(0) => return Ok(()),
-            Ok(copied) => copied,
-            Err(_) => {
-                let mut bytes = vec![0; some.min(1 << 20)];
-                let read = old.read_at(&mut bytes, from)?;
-                if read == 0 {
-                    return Ok(());
+        let copied =
+            match rustix::fs::copy_file_range(old, Some(&mut from), new, Some(&mut to), some) {
+                // The old file is shorter than it was; the hash of the whole will tell.
+                Ok(0) => return Ok(()),
+                Ok(copied) => copied,
+                Err(_) => {
+                    let mut bytes = vec![0; some.min(1 << 20)];
+                    let read = old.read_at(&mut bytes, from)?;
+                    if read == 0 {
+                        return Ok(());
+                    }
+                    new.write_all_at(bytes.get(..read).unwrap_or_default(), to)?;
+                    from += read as u64;
+                    to += read as u64;
+                    read
                 }
-                new.write_all_at(bytes.get(..read).unwrap_or_default(), to)?;
-                from += read as u64;
-                to += read as u64;
-                read
-            }
-        };
+            };
         length = length.saturating_sub(copied as u64);
     }
     Ok(())

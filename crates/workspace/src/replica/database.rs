@@ -10,6 +10,7 @@ use crate::history::{HistoryError, meta, open_database, set_meta, wall_clock};
 use crate::proto::manifest::Manifest;
 use crate::proto::replica::{Base, JournalEntry, Restored, Settlement, bases_after};
 use crate::proto::{ContentHash, Node, Operation, WorkspacePath};
+use crate::tree::Seen;
 use crate::tree::seen::{self, node_at, optional_node_at, path_at};
 
 const FORMAT: i64 = 1;
@@ -69,15 +70,20 @@ pub(super) struct ReplicaDatabase {
 impl ReplicaDatabase {
     pub(super) fn open(path: &Path) -> Result<Self, HistoryError> {
         let db = open_database(path, &[SCHEMA, small::SCHEMA, seen::SCHEMA], FORMAT)?;
-        Ok(Self { db, path: path.to_owned() })
+        Ok(Self {
+            db,
+            path: path.to_owned(),
+        })
     }
 
-    pub(super) fn db(&self) -> &Connection {
-        &self.db
-    }
-
-    pub(super) fn read<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, HistoryError> {
-        work(&self.db).map_err(|source| HistoryError::Sqlite { path: self.path.clone(), source })
+    pub(super) fn read<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, HistoryError> {
+        work(&self.db).map_err(|source| HistoryError::Sqlite {
+            path: self.path.clone(),
+            source,
+        })
     }
 
     /// One transaction. What the master would tell us again need not survive a
@@ -99,18 +105,31 @@ impl ReplicaDatabase {
             Ok(done)
         };
         let path = &self.path;
-        run(&mut self.db).map_err(|source| HistoryError::Sqlite { path: path.clone(), source })
+        run(&mut self.db).map_err(|source| HistoryError::Sqlite {
+            path: path.clone(),
+            source,
+        })
     }
 
     /// What the state machine starts from. `seen` is what the tree last held.
-    pub(super) fn restore(&self, seen: &HashMap<WorkspacePath, Node>) -> Result<Restored, HistoryError> {
+    pub(super) fn restore(
+        &self,
+        seen: &HashMap<WorkspacePath, Node>,
+    ) -> Result<Restored, HistoryError> {
         self.read(|db| {
             let mut bases = BTreeMap::new();
-            let mut select = db.prepare("SELECT path, kind, mode, hash, size, sequence FROM bases")?;
+            let mut select =
+                db.prepare("SELECT path, kind, mode, hash, size, sequence FROM bases")?;
             let mut rows = select.query([])?;
             while let Some(row) = rows.next()? {
                 let sequence = row.get::<_, i64>(5)?.cast_unsigned();
-                bases.insert(path_at(row, 0)?, Base { sequence, node: node_at(row, 1)? });
+                bases.insert(
+                    path_at(row, 0)?,
+                    Base {
+                        sequence,
+                        node: node_at(row, 1)?,
+                    },
+                );
             }
             let journal = read_journal(db)?;
             let differing = seen
@@ -133,8 +152,9 @@ impl ReplicaDatabase {
 
     pub(super) fn conflicts(&self) -> Result<Vec<Conflict>, HistoryError> {
         self.read(|db| {
-            let mut select =
-                db.prepare("SELECT id, path, kind, mode, hash, size, reason, at FROM conflicts ORDER BY id")?;
+            let mut select = db.prepare(
+                "SELECT id, path, kind, mode, hash, size, reason, at FROM conflicts ORDER BY id",
+            )?;
             let rows = select.query_map([], |row| {
                 Ok(Conflict {
                     id: row.get::<_, i64>(0)?.cast_unsigned(),
@@ -161,9 +181,14 @@ impl ReplicaDatabase {
 
     pub(super) fn take_intents(&mut self) -> Result<Vec<Intent>, HistoryError> {
         self.transact(Durable::No, |db| {
-            let mut select = db.prepare("SELECT path, kind, mode, hash, size, sequence FROM intents")?;
+            let mut select =
+                db.prepare("SELECT path, kind, mode, hash, size, sequence FROM intents")?;
             let rows = select.query_map([], |row| {
-                Ok((path_at(row, 0)?, optional_node_at(row, 1)?, row.get::<_, i64>(5)?.cast_unsigned()))
+                Ok((
+                    path_at(row, 0)?,
+                    optional_node_at(row, 1)?,
+                    row.get::<_, i64>(5)?.cast_unsigned(),
+                ))
             })?;
             let intents = rows.collect::<rusqlite::Result<_>>()?;
             db.execute("DELETE FROM intents", [])?;
@@ -205,20 +230,55 @@ fn operation_at(row: &Row<'_>, node: Option<&Node>) -> rusqlite::Result<Operatio
     })
 }
 
-pub(super) fn put_base(db: &Connection, path: &WorkspacePath, base: Option<&Base>) -> rusqlite::Result<()> {
+pub(super) fn put_base(
+    db: &Connection,
+    path: &WorkspacePath,
+    base: Option<&Base>,
+) -> rusqlite::Result<()> {
     let Some(Base { sequence, node }) = base else {
-        db.prepare_cached("DELETE FROM bases WHERE path = ?1")?.execute([path.as_str()])?;
+        db.prepare_cached("DELETE FROM bases WHERE path = ?1")?
+            .execute([path.as_str()])?;
         return Ok(());
     };
-    db.prepare_cached("INSERT OR REPLACE INTO bases VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute(params![
-        path.as_str(),
-        node.kind,
-        node.mode,
-        node.hash,
-        node.size.cast_signed(),
-        sequence.cast_signed(),
-    ])?;
+    db.prepare_cached("INSERT OR REPLACE INTO bases VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
+        .execute(params![
+            path.as_str(),
+            node.kind,
+            node.mode,
+            node.hash,
+            node.size.cast_signed(),
+            sequence.cast_signed(),
+        ])?;
     Ok(())
+}
+
+/// A folder that had to be made for something in it, before the master named it.
+pub(super) fn put_implied(
+    db: &Connection,
+    path: &WorkspacePath,
+    seen: Option<&Seen>,
+) -> rusqlite::Result<()> {
+    let Some(seen) = seen.filter(|seen| seen.node.is_directory()) else {
+        return Ok(());
+    };
+    let node = Node::directory(0o755);
+    let made = db
+        .prepare_cached(
+            "INSERT OR IGNORE INTO bases SELECT ?1, ?2, ?3, ?4, ?5, 0 \
+             WHERE NOT EXISTS (SELECT 1 FROM journal WHERE path = ?1)",
+        )?
+        .execute(params![
+            path.as_str(),
+            node.kind,
+            node.mode,
+            node.hash,
+            node.size.cast_signed()
+        ])?;
+    if made > 0 {
+        seen::put(db, path, Some(seen))
+    } else {
+        Ok(())
+    }
 }
 
 pub(super) fn put_intent(
@@ -227,14 +287,15 @@ pub(super) fn put_intent(
     node: Option<&Node>,
     sequence: u64,
 ) -> rusqlite::Result<()> {
-    db.prepare_cached("INSERT OR REPLACE INTO intents VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute(params![
-        path.as_str(),
-        node.map(|node| node.kind),
-        node.map(|node| node.mode),
-        node.map(|node| node.hash),
-        node.map(|node| node.size.cast_signed()),
-        sequence.cast_signed(),
-    ])?;
+    db.prepare_cached("INSERT OR REPLACE INTO intents VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
+        .execute(params![
+            path.as_str(),
+            node.map(|node| node.kind),
+            node.map(|node| node.mode),
+            node.map(|node| node.hash),
+            node.map(|node| node.size.cast_signed()),
+            sequence.cast_signed(),
+        ])?;
     Ok(())
 }
 
@@ -246,27 +307,37 @@ pub(super) fn put_journal(db: &Connection, entry: &JournalEntry) -> rusqlite::Re
         Operation::Rename(to) => ("rename", Some(to.as_str())),
     };
     let node = entry.node.as_ref();
-    db.prepare_cached("INSERT INTO journal VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?.execute(params![
-        entry.local_seq.cast_signed(),
-        entry.path.as_str(),
-        operation,
-        new_path,
-        node.map(|node| node.kind),
-        node.map(|node| node.mode),
-        node.map(|node| node.hash),
-        node.map(|node| node.size.cast_signed()),
-        entry.base.cast_signed(),
-    ])?;
+    db.prepare_cached("INSERT INTO journal VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?
+        .execute(params![
+            entry.local_seq.cast_signed(),
+            entry.path.as_str(),
+            operation,
+            new_path,
+            node.map(|node| node.kind),
+            node.map(|node| node.mode),
+            node.map(|node| node.hash),
+            node.map(|node| node.size.cast_signed()),
+            entry.base.cast_signed(),
+        ])?;
     set_meta(db, "next_local_seq", (entry.local_seq + 1).cast_signed())
 }
 
 pub(super) fn settle(db: &Connection, settlement: &Settlement) -> rusqlite::Result<()> {
     let entry = &settlement.entry;
-    db.prepare_cached("DELETE FROM journal WHERE local_seq = ?1")?.execute([entry.local_seq.cast_signed()])?;
+    db.prepare_cached("DELETE FROM journal WHERE local_seq = ?1")?
+        .execute([entry.local_seq.cast_signed()])?;
     match &settlement.result {
         Ok(sequence) => {
             for (path, node) in bases_after(entry) {
-                put_base(db, &path, node.map(|node| Base { sequence: *sequence, node }).as_ref())?;
+                put_base(
+                    db,
+                    &path,
+                    node.map(|node| Base {
+                        sequence: *sequence,
+                        node,
+                    })
+                    .as_ref(),
+                )?;
             }
         }
         Err(reason) => {
@@ -304,12 +375,18 @@ pub(super) fn drop_unneeded(db: &Connection) -> rusqlite::Result<()> {
 
 /// The chunks of a large content that is or was in the tree, so that they need
 /// not be found again when the next version comes.
-pub(super) fn put_manifest(db: &Connection, hash: &ContentHash, manifest: &Manifest) -> rusqlite::Result<()> {
+pub(super) fn put_manifest(
+    db: &Connection,
+    hash: &ContentHash,
+    manifest: &Manifest,
+) -> rusqlite::Result<()> {
     db.prepare_cached("INSERT OR REPLACE INTO manifests VALUES (?1, ?2)")?
         .execute(params![hash, manifest.to_json()])?;
     // Only what some path holds is of use.
-    db.prepare_cached("DELETE FROM manifests WHERE hash <> ?1 AND hash NOT IN (SELECT hash FROM bases)")?
-        .execute([hash])?;
+    db.prepare_cached(
+        "DELETE FROM manifests WHERE hash <> ?1 AND hash NOT IN (SELECT hash FROM bases)",
+    )?
+    .execute([hash])?;
     Ok(())
 }
 

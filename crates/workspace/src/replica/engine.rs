@@ -16,6 +16,7 @@ use crate::proto::fetch::{Finish, Offer};
 use crate::proto::manifest::Manifest;
 use crate::proto::replica::{
     ApplyItem, ApplyOutcome, Base, ContentSource, JournalEntry, LocalChange, Settlement,
+    bases_after,
 };
 use crate::proto::{ContentHash, Node, WorkspacePath};
 use crate::tree::seen;
@@ -29,13 +30,29 @@ pub(super) type Outcomes = Vec<(WorkspacePath, u64, ApplyOutcome)>;
 /// What the engine can be asked for.
 pub(super) enum Command {
     Apply(Vec<ApplyItem>, oneshot::Sender<Outcomes>),
-    SaveProgress { applied: u64, resyncing: bool },
+    SaveProgress {
+        applied: u64,
+        resyncing: bool,
+    },
     Journal(Vec<JournalEntry>, oneshot::Sender<()>),
     Settle(Vec<Settlement>),
-    LoadInline(Vec<(u64, ContentHash)>, oneshot::Sender<Vec<(u64, Vec<u8>)>>),
+    LoadInline(
+        Vec<(u64, ContentHash)>,
+        oneshot::Sender<Vec<(u64, Vec<u8>)>>,
+    ),
     LoadContent(ContentHash, oneshot::Sender<Offer>),
-    Plan { hash: ContentHash, manifest: Manifest, near: Vec<WorkspacePath>, reply: oneshot::Sender<Vec<usize>> },
-    KeepChunk { hash: ContentHash, bytes: Vec<u8>, offsets: Vec<u64>, reply: oneshot::Sender<usize> },
+    Plan {
+        hash: ContentHash,
+        manifest: Manifest,
+        near: Vec<WorkspacePath>,
+        reply: oneshot::Sender<Vec<usize>>,
+    },
+    KeepChunk {
+        hash: ContentHash,
+        bytes: Vec<u8>,
+        offsets: Vec<u64>,
+        reply: oneshot::Sender<usize>,
+    },
     Finish(ContentHash, oneshot::Sender<Finish>),
     /// The connection is lost: what was being put together is of no use.
     Reset,
@@ -99,7 +116,10 @@ impl Engine {
             let polling = matches!(self.tree.watch_mode(), WatchMode::Polling { .. });
             let until = match self.retry_at {
                 Some(at) => Some(at),
-                None => [self.tree.next_look(), polling.then_some(self.next_poll)].into_iter().flatten().min(),
+                None => [self.tree.next_look(), polling.then_some(self.next_poll)]
+                    .into_iter()
+                    .flatten()
+                    .min(),
             };
             if commands.wait(self.tree.watch_fd(), until).is_err() {
                 return;
@@ -136,16 +156,28 @@ impl Engine {
             Command::Settle(settlements) => self.settle(&settlements),
             Command::LoadInline(wanted, reply) => drop(reply.send(self.load_inline(wanted))),
             Command::LoadContent(hash, reply) => drop(reply.send(self.load_content(&hash))),
-            Command::Plan { hash, manifest, near, reply } => {
+            Command::Plan {
+                hash,
+                manifest,
+                near,
+                reply,
+            } => {
                 let all = (0..manifest.chunks.len()).collect();
-                let missing = self.assemblies.plan(&self.tree, &self.db, hash, manifest, &near);
+                let missing = self
+                    .assemblies
+                    .plan(&self.tree, &self.db, hash, manifest, &near);
                 let missing = missing.unwrap_or_else(|error| {
                     self.failed(&error.to_string());
                     all
                 });
                 drop(reply.send(missing));
             }
-            Command::KeepChunk { hash, bytes, offsets, reply } => {
+            Command::KeepChunk {
+                hash,
+                bytes,
+                offsets,
+                reply,
+            } => {
                 // A chunk that did not reach the disk is found missing at the end.
                 if let Err(error) = self.assemblies.keep(&hash, &bytes, &offsets) {
                     self.failed(&error.to_string());
@@ -204,7 +236,10 @@ impl Engine {
                 }
             }
             // Only how they look: what they hold is written with the journal.
-            sight.refreshed.iter().try_for_each(|path| seen::put(db, path, tree.seen(path)))
+            sight
+                .refreshed
+                .iter()
+                .try_for_each(|path| seen::refresh(db, path, tree.seen(path)))
         });
         if let Err(error) = kept {
             self.tree.unsee(sight.changes, Instant::now());
@@ -216,18 +251,26 @@ impl Engine {
     fn write_journal(&mut self) {
         while let Some((entries, _)) = self.unwritten.front() {
             let tree = &self.tree;
-            let written = self.cas.sync().map_err(ReplicaOpError::from).and_then(|()| {
-                Ok(self.db.transact(Durable::Yes, |db| {
-                    for entry in entries {
-                        database::put_journal(db, entry)?;
-                        seen::put(db, &entry.path, tree.seen(&entry.path))?;
-                        if let crate::proto::Operation::Rename(to) = &entry.operation {
-                            seen::put(db, to, tree.seen(to))?;
+            let written = self
+                .cas
+                .sync()
+                .map_err(ReplicaOpError::from)
+                .and_then(|()| {
+                    Ok(self.db.transact(Durable::Yes, |db| {
+                        for entry in entries {
+                            database::put_journal(db, entry)?;
+                            for (path, node) in bases_after(entry) {
+                                // A newer change, whose entry is not written yet,
+                                // must be found again after a crash.
+                                let now = tree.seen(&path);
+                                if now.map(|seen| &seen.node) == node.as_ref() {
+                                    seen::put(db, &path, now)?;
+                                }
+                            }
                         }
-                    }
-                    Ok(())
-                })?)
-            });
+                        Ok(())
+                    })?)
+                });
             if let Err(error) = written {
                 self.failed(&error.to_string());
                 return;
@@ -240,7 +283,9 @@ impl Engine {
 
     fn settle(&mut self, settlements: &[Settlement]) {
         let settled = self.db.transact(Durable::Yes, |db| {
-            settlements.iter().try_for_each(|settlement| database::settle(db, settlement))
+            settlements
+                .iter()
+                .try_for_each(|settlement| database::settle(db, settlement))
         });
         // When it cannot be written down, the entries stay in the journal and
         // are sent again after the next start: the master gives the same answer.
@@ -252,12 +297,18 @@ impl Engine {
     /// Frees contents once nothing waits for an answer.
     pub(super) fn drop_unneeded(&mut self) -> Result<(), HistoryError> {
         let needed = self.db.needed_contents()?;
-        let waiting: i64 = self.db.read(|db| db.query_row("SELECT count(*) FROM journal", [], |row| row.get(0)))?;
+        let waiting: i64 = self
+            .db
+            .read(|db| db.query_row("SELECT count(*) FROM journal", [], |row| row.get(0)))?;
         if waiting > 0 || !self.unwritten.is_empty() {
             return Ok(());
         }
-        self.db.transact(Durable::No, |db| database::drop_unneeded(db))?;
-        if let Err(error) = self.cas.collect::<crate::content::CasError>(|| Ok(needed.clone())) {
+        self.db
+            .transact(Durable::No, |db| database::drop_unneeded(db))?;
+        if let Err(error) = self
+            .cas
+            .collect::<crate::content::CasError>(|| Ok(needed.clone()))
+        {
             tracing::warn!(%error, "contents that are no longer needed could not be removed");
         }
         Ok(())
@@ -265,7 +316,10 @@ impl Engine {
 
     fn load_inline(&self, wanted: Vec<(u64, ContentHash)>) -> Vec<(u64, Vec<u8>)> {
         let load = |hash: ContentHash| self.db.read(|db| small::get(db, &hash)).ok().flatten();
-        wanted.into_iter().filter_map(|(number, hash)| Some((number, load(hash)?))).collect()
+        wanted
+            .into_iter()
+            .filter_map(|(number, hash)| Some((number, load(hash)?)))
+            .collect()
     }
 
     fn load_content(&self, hash: &ContentHash) -> Offer {
@@ -285,7 +339,9 @@ impl Engine {
         match self.assemblies.finish(hash) {
             Ok((finish, manifest)) => {
                 if let Some(manifest) = manifest {
-                    let kept = self.db.transact(Durable::No, |db| database::put_manifest(db, hash, &manifest));
+                    let kept = self.db.transact(Durable::No, |db| {
+                        database::put_manifest(db, hash, &manifest)
+                    });
                     if let Err(error) = kept {
                         tracing::debug!(%error, "the chunks of a content are not remembered");
                     }
@@ -301,11 +357,19 @@ impl Engine {
 
     fn apply(&mut self, items: Vec<ApplyItem>) -> Outcomes {
         let all_blocked = |items: &[ApplyItem], reason: &str| {
-            let blocked = |item: &ApplyItem| (item.path.clone(), item.sequence, ApplyOutcome::Blocked(reason.to_owned()));
+            let blocked = |item: &ApplyItem| {
+                (
+                    item.path.clone(),
+                    item.sequence,
+                    ApplyOutcome::Blocked(reason.to_owned()),
+                )
+            };
             items.iter().map(blocked).collect()
         };
         let intended = self.db.transact(Durable::No, |db| {
-            items.iter().try_for_each(|item| database::put_intent(db, &item.path, item.node.as_ref(), item.sequence))
+            items.iter().try_for_each(|item| {
+                database::put_intent(db, &item.path, item.node.as_ref(), item.sequence)
+            })
         });
         if let Err(error) = intended {
             self.failed(&error.to_string());
@@ -314,7 +378,12 @@ impl Engine {
         let mut outcomes = Vec::with_capacity(items.len());
         let mut nodes = Vec::with_capacity(items.len());
         for item in items {
-            let ApplyItem { path, sequence, node, content } = item;
+            let ApplyItem {
+                path,
+                sequence,
+                node,
+                content,
+            } = item;
             let outcome = match self.apply_one(&path, node.as_ref(), content) {
                 Ok(outcome) => outcome,
                 Err(error) => {
@@ -331,9 +400,17 @@ impl Engine {
             Ok(self.db.transact(Durable::No, |db| {
                 for ((path, sequence, outcome), node) in outcomes.iter().zip(&nodes) {
                     if matches!(outcome, ApplyOutcome::Done | ApplyOutcome::DoneBut(_)) {
-                        let base = node.clone().map(|node| Base { sequence: *sequence, node });
+                        let base = node.clone().map(|node| Base {
+                            sequence: *sequence,
+                            node,
+                        });
                         database::put_base(db, path, base.as_ref())?;
                         seen::put(db, path, tree.seen(path))?;
+                        if node.is_some() {
+                            for folder in path.ancestors() {
+                                database::put_implied(db, &folder, tree.seen(&folder))?;
+                            }
+                        }
                     }
                 }
                 db.execute("DELETE FROM intents", []).map(drop)
@@ -360,9 +437,15 @@ impl Engine {
     ) -> Result<ApplyOutcome, ReplicaOpError> {
         let applied = match content {
             ContentSource::Keep => self.tree.apply(path, node, Content::Keep, &self.cas)?,
-            ContentSource::Bytes(bytes) => self.tree.apply(path, node, Content::Bytes(&bytes), &self.cas)?,
+            ContentSource::Bytes(bytes) => {
+                self.tree
+                    .apply(path, node, Content::Bytes(&bytes), &self.cas)?
+            }
             ContentSource::Assembled(hash) => match self.assemblies.take(&hash) {
-                Some(temporary) => self.tree.apply(path, node, Content::Temporary(temporary), &self.cas)?,
+                Some(temporary) => {
+                    self.tree
+                        .apply(path, node, Content::Temporary(temporary), &self.cas)?
+                }
                 None => return Ok(ApplyOutcome::NeedContent),
             },
             ContentSource::CopyOf(other) => match self.copy_of(&other, node)? {
@@ -372,35 +455,56 @@ impl Engine {
         };
         Ok(match applied {
             Applied::Done => ApplyOutcome::Done,
-            Applied::LeftFolder(node) => {
-                ApplyOutcome::DoneBut(LocalChange { path: path.clone(), node: Some(node), renamed_from: None })
-            }
+            Applied::LeftFolder(node) => ApplyOutcome::DoneBut(LocalChange {
+                path: path.clone(),
+                node: Some(node),
+                renamed_from: None,
+            }),
             Applied::NeedContent => ApplyOutcome::NeedContent,
             Applied::InTheWay(reason) => ApplyOutcome::Blocked(reason),
             Applied::Diverged(captured) => {
-                if let Some((bytes, node)) = captured.as_ref().and_then(|is| Some((is.small.as_ref()?, &is.seen.node))) {
-                    self.db.transact(Durable::No, |db| small::put(db, &node.hash, bytes))?;
+                if let Some((bytes, node)) = captured
+                    .as_ref()
+                    .and_then(|is| Some((is.small.as_ref()?, &is.seen.node)))
+                {
+                    self.db
+                        .transact(Durable::No, |db| small::put(db, &node.hash, bytes))?;
                 }
                 let seen = captured.map(|captured| captured.seen);
                 let node = seen.as_ref().map(|seen| seen.node.clone());
                 self.tree.accept(path, seen);
-                ApplyOutcome::Diverged(LocalChange { path: path.clone(), node, renamed_from: None })
+                ApplyOutcome::Diverged(LocalChange {
+                    path: path.clone(),
+                    node,
+                    renamed_from: None,
+                })
             }
         })
     }
 
     /// The content of another file of the tree, if it is still what it was.
-    fn copy_of(&self, other: &WorkspacePath, node: Option<&Node>) -> Result<Option<Copied>, ReplicaOpError> {
-        let (Some(node), Some(seen)) = (node, self.tree.seen(other)) else { return Ok(None) };
+    fn copy_of(
+        &self,
+        other: &WorkspacePath,
+        node: Option<&Node>,
+    ) -> Result<Option<Copied>, ReplicaOpError> {
+        let (Some(node), Some(seen)) = (node, self.tree.seen(other)) else {
+            return Ok(None);
+        };
         if !seen.node.same_content(node) {
             return Ok(None);
         }
-        let error = |source| TreeError::Io { path: self.tree.root().absolute(Some(other)), source };
+        let error = |source| TreeError::Io {
+            path: self.tree.root().absolute(Some(other)),
+            source,
+        };
         if node.kind == crate::proto::Kind::Symlink {
             let target = self.tree.root().read_link(other).unwrap_or_default();
             return Ok((ContentHash::of(&target) == node.hash).then_some(Copied::Bytes(target)));
         }
-        let Ok(file) = self.tree.root().open_file(other) else { return Ok(None) };
+        let Ok(file) = self.tree.root().open_file(other) else {
+            return Ok(None);
+        };
         let temporary = self.tree.root().temporary().map_err(error)?;
         let mut hasher = blake3::Hasher::new();
         let mut reader = io::BufReader::with_capacity(1 << 20, &file);
@@ -415,18 +519,24 @@ impl Engine {
             let length = bytes.len();
             io::BufRead::consume(&mut reader, length);
         }
-        Ok((hasher.finalize().as_bytes() == node.hash.as_bytes()).then_some(Copied::File(temporary)))
+        Ok((hasher.finalize().as_bytes() == node.hash.as_bytes())
+            .then_some(Copied::File(temporary)))
     }
 
     fn conflict(&self, id: u64) -> Result<Conflict, ReplicaOpError> {
         let all = self.db.conflicts()?;
-        all.into_iter().find(|conflict| conflict.id == id).ok_or(ReplicaOpError::NoConflict { id })
+        all.into_iter()
+            .find(|conflict| conflict.id == id)
+            .ok_or(ReplicaOpError::NoConflict { id })
     }
 
     fn read_conflict(&self, id: u64) -> Result<Vec<u8>, ReplicaOpError> {
         let conflict = self.conflict(id)?;
-        let Some(node) = conflict.node.filter(|node| !node.is_directory()) else { return Ok(Vec::new()) };
-        self.kept_content(&node.hash)?.ok_or(ReplicaOpError::ContentGone { id })
+        let Some(node) = conflict.node.filter(|node| !node.is_directory()) else {
+            return Ok(Vec::new());
+        };
+        self.kept_content(&node.hash)?
+            .ok_or(ReplicaOpError::ContentGone { id })
     }
 
     fn kept_content(&self, hash: &ContentHash) -> Result<Option<Vec<u8>>, ReplicaOpError> {
@@ -452,11 +562,24 @@ impl Engine {
         self.flush()?;
         let conflict = self.conflict(id)?;
         let bytes = self.read_conflict(id)?;
-        match self.tree.apply(&conflict.path, conflict.node.as_ref(), Content::Bytes(&bytes), &self.cas)? {
+        match self.tree.apply(
+            &conflict.path,
+            conflict.node.as_ref(),
+            Content::Bytes(&bytes),
+            &self.cas,
+        )? {
             Applied::Done => {}
-            _ => return Err(ReplicaOpError::Busy { path: conflict.path }),
+            _ => {
+                return Err(ReplicaOpError::Busy {
+                    path: conflict.path,
+                });
+            }
         }
-        let change = LocalChange { path: conflict.path.clone(), node: conflict.node.clone(), renamed_from: None };
+        let change = LocalChange {
+            path: conflict.path.clone(),
+            node: conflict.node.clone(),
+            renamed_from: None,
+        };
         drop(self.local.send(vec![change]));
         self.forget_conflict(id)?;
         Ok(conflict)
@@ -470,7 +593,9 @@ impl Engine {
     }
 
     fn forget_conflict(&mut self, id: u64) -> Result<(), ReplicaOpError> {
-        self.db.transact(Durable::Yes, |db| db.execute("DELETE FROM conflicts WHERE id = ?1", [id.cast_signed()]))?;
+        self.db.transact(Durable::Yes, |db| {
+            db.execute("DELETE FROM conflicts WHERE id = ?1", [id.cast_signed()])
+        })?;
         Ok(())
     }
 }
@@ -491,5 +616,9 @@ impl Copied {
 
 pub(super) fn local_change(found: Found) -> LocalChange {
     let node = found.node().cloned();
-    LocalChange { path: found.path, node, renamed_from: found.renamed_from }
+    LocalChange {
+        path: found.path,
+        node,
+        renamed_from: found.renamed_from,
+    }
 }

@@ -40,7 +40,11 @@ pub struct ReplicaConfig {
 
 impl ReplicaConfig {
     /// A configuration with the usual limits.
-    pub fn new(dir: impl Into<PathBuf>, state_dir: impl Into<PathBuf>, sandbox_id: impl Into<String>) -> Self {
+    pub fn new(
+        dir: impl Into<PathBuf>,
+        state_dir: impl Into<PathBuf>,
+        sandbox_id: impl Into<String>,
+    ) -> Self {
         Self {
             dir: dir.into(),
             state_dir: state_dir.into(),
@@ -153,7 +157,11 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.engine.send(Command::Stop);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(thread) = thread {
             drop(thread.join());
         }
@@ -179,19 +187,27 @@ impl Replica {
         let dir = config.dir.canonicalize().map_err(io(&config.dir))?;
         config.limits.check_place(&dir)?;
         std::fs::create_dir_all(&config.state_dir).map_err(io(&config.state_dir))?;
-        let state_dir = config.state_dir.canonicalize().map_err(io(&config.state_dir))?;
-        if state_dir.starts_with(&dir) && !state_dir.starts_with(dir.join(crate::proto::path::RESERVED)) {
+        let state_dir = config
+            .state_dir
+            .canonicalize()
+            .map_err(io(&config.state_dir))?;
+        if state_dir.starts_with(&dir)
+            && !state_dir.starts_with(dir.join(crate::proto::path::RESERVED))
+        {
             return Err(OpenError::StateInside { path: state_dir });
         }
         let lock = crate::master::lock_state(&state_dir)?;
         let failed = |error: ReplicaOpError| OpenError::Replica(Box::new(error));
         let cas = Cas::open(&state_dir.join("cas")).map_err(|error| failed(error.into()))?;
-        let mut db =
-            ReplicaDatabase::open(&state_dir.join("replica.db")).map_err(|error| failed(error.into()))?;
+        let mut db = ReplicaDatabase::open(&state_dir.join("replica.db"))
+            .map_err(|error| failed(error.into()))?;
         let root = Root::open(&dir).map_err(io(&dir))?;
         finish_interrupted(&mut db, &root, &cas).map_err(failed)?;
         let was_seen = db.read(seen::load).map_err(|error| failed(error.into()))?;
-        let nodes: HashMap<_, _> = was_seen.iter().map(|(path, seen)| (path.clone(), seen.node.clone())).collect();
+        let nodes: HashMap<_, _> = was_seen
+            .iter()
+            .map(|(path, seen)| (path.clone(), seen.node.clone()))
+            .collect();
         let restored = db.restore(&nodes).map_err(|error| failed(error.into()))?;
         let is_new = was_seen.is_empty() && restored.applied == 0;
         let mut tree = LiveTree::open(root, was_seen);
@@ -213,7 +229,9 @@ impl Replica {
             failure: None,
             retry_at: None,
         };
-        engine.drop_unneeded().map_err(|error| failed(error.into()))?;
+        engine
+            .drop_unneeded()
+            .map_err(|error| failed(error.into()))?;
         core.local_changes(engine.find(Look::Whole).map_err(failed)?);
         let (mailbox, commands) = mailbox().map_err(io(&state_dir))?;
         let thread = std::thread::Builder::new()
@@ -224,8 +242,17 @@ impl Replica {
             })
             .map_err(io(&state_dir))?;
         let (requests, asked) = mpsc::channel(64);
-        let inner = Inner { requests, engine: mailbox.clone(), thread: Mutex::new(Some(thread)) };
-        Ok((Self { inner: Arc::new(inner) }, Runner::new(core, mailbox, found, asked)))
+        let inner = Inner {
+            requests,
+            engine: mailbox.clone(),
+            thread: Mutex::new(Some(thread)),
+        };
+        Ok((
+            Self {
+                inner: Arc::new(inner),
+            },
+            Runner::new(core, mailbox, found, asked),
+        ))
     }
 
     /// Waits until everything is in place here that was finished on the master's
@@ -235,20 +262,33 @@ impl Replica {
     }
 
     /// The same, and says whether the master had reached a sequence.
-    pub async fn barrier_at(&self, sequence: u64, timeout: Duration) -> Result<BarrierOutcome, ReplicaOpError> {
-        self.request(timeout, |reply| Request::Barrier { sequence, reply }).await
+    pub async fn barrier_at(
+        &self,
+        sequence: u64,
+        timeout: Duration,
+    ) -> Result<BarrierOutcome, ReplicaOpError> {
+        self.request(timeout, |reply| Request::Barrier { sequence, reply })
+            .await
     }
 
     /// Waits until every change that was finished on this side's disk when this
     /// was called is answered by the master.
-    pub async fn write_back_and_wait(&self, timeout: Duration) -> Result<WriteBackReport, ReplicaOpError> {
-        self.request(timeout, |reply| Request::WriteBack { reply }).await?
+    pub async fn write_back_and_wait(
+        &self,
+        timeout: Duration,
+    ) -> Result<WriteBackReport, ReplicaOpError> {
+        self.request(timeout, |reply| Request::WriteBack { reply })
+            .await?
     }
 
     /// How the replica is.
     pub async fn status(&self) -> Result<ReplicaStatus, ReplicaOpError> {
         let (reply, answer) = oneshot::channel();
-        self.inner.requests.send(Request::Status { reply }).await.map_err(|_| ReplicaOpError::Stopped)?;
+        self.inner
+            .requests
+            .send(Request::Status { reply })
+            .await
+            .map_err(|_| ReplicaOpError::Stopped)?;
         let status = answer.await.map_err(|_| ReplicaOpError::Stopped)?;
         let report = self.engine(Command::Report).await?;
         Ok(ReplicaStatus {
@@ -273,18 +313,21 @@ impl Replica {
 
     /// The bytes of a refused write.
     pub async fn conflict_content(&self, id: u64) -> Result<Vec<u8>, ReplicaOpError> {
-        self.engine(|reply| Command::ReadConflict(id, reply)).await?
+        self.engine(|reply| Command::ReadConflict(id, reply))
+            .await?
     }
 
     /// Puts a refused write back at its path, on top of what is there now; it is
     /// written back like any local change, and the conflict is settled.
     pub async fn take_conflict(&self, id: u64) -> Result<Conflict, ReplicaOpError> {
-        self.engine(|reply| Command::TakeConflict(id, reply)).await?
+        self.engine(|reply| Command::TakeConflict(id, reply))
+            .await?
     }
 
     /// Throws a refused write away.
     pub async fn drop_conflict(&self, id: u64) -> Result<Conflict, ReplicaOpError> {
-        self.engine(|reply| Command::DropConflict(id, reply)).await?
+        self.engine(|reply| Command::DropConflict(id, reply))
+            .await?
     }
 
     async fn request<T>(
@@ -294,13 +337,22 @@ impl Replica {
     ) -> Result<T, ReplicaOpError> {
         let (reply, answer) = oneshot::channel();
         let asking = async {
-            self.inner.requests.send(request(reply)).await.map_err(|_| ReplicaOpError::Stopped)?;
+            self.inner
+                .requests
+                .send(request(reply))
+                .await
+                .map_err(|_| ReplicaOpError::Stopped)?;
             answer.await.map_err(|_| ReplicaOpError::Stopped)
         };
-        tokio::time::timeout(timeout, asking).await.map_err(|_| ReplicaOpError::Timeout(timeout))?
+        tokio::time::timeout(timeout, asking)
+            .await
+            .map_err(|_| ReplicaOpError::Timeout(timeout))?
     }
 
-    async fn engine<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, ReplicaOpError> {
+    async fn engine<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, ReplicaOpError> {
         let (reply, answer) = oneshot::channel();
         self.inner.engine.send(command(reply));
         answer.await.map_err(|_| ReplicaOpError::Stopped)
@@ -309,12 +361,20 @@ impl Replica {
 
 /// Changes of the master that were put in place when the program was killed,
 /// before it could write that down: they are no local changes.
-fn finish_interrupted(db: &mut ReplicaDatabase, root: &Root, cas: &Cas) -> Result<(), ReplicaOpError> {
+fn finish_interrupted(
+    db: &mut ReplicaDatabase,
+    root: &Root,
+    cas: &Cas,
+) -> Result<(), ReplicaOpError> {
     for (path, node, sequence) in db.take_intents()? {
         let now = root.capture_seen(&path, cas)?;
         if now.as_ref().map(|seen| &seen.node) == node.as_ref() {
             db.transact(Durable::No, |db| {
-                database::put_base(db, &path, node.clone().map(|node| Base { sequence, node }).as_ref())?;
+                database::put_base(
+                    db,
+                    &path,
+                    node.clone().map(|node| Base { sequence, node }).as_ref(),
+                )?;
                 seen::put(db, &path, now.as_ref())
             })?;
         }

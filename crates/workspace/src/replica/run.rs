@@ -18,7 +18,9 @@ use super::handle::{BarrierOutcome, ReplicaOpError, WriteBackReport};
 use crate::link::{Link, LinkError};
 use crate::mailbox::Mailbox;
 use crate::proto::fetch::{Finish, Offer};
-use crate::proto::replica::{LocalChange, ReplicaCore, ReplicaEffect, ReplicaError, ReplicaEvent, Settlement};
+use crate::proto::replica::{
+    LocalChange, ReplicaCore, ReplicaEffect, ReplicaError, ReplicaEvent, Settlement,
+};
 use crate::proto::{ContentHash, FORMAT, MAX_PAYLOAD};
 use crate::transport::Connection;
 
@@ -44,7 +46,9 @@ pub struct UnixDial {
 #[async_trait]
 impl Dial for UnixDial {
     async fn dial(&self) -> Result<Connection, DialFailed> {
-        let stream = quintet_framing::unix::dial(&self.path).await.map_err(|error| DialFailed(Box::new(error)))?;
+        let stream = quintet_framing::unix::dial(&self.path)
+            .await
+            .map_err(|error| DialFailed(Box::new(error)))?;
         Ok(Connection::over_stream(stream))
     }
 }
@@ -79,7 +83,10 @@ impl Dial for WebSocketDial {
 
 /// Limits of a WebSocket that carries this plane: one message is one frame.
 pub fn ws_limits() -> WsLimits {
-    WsLimits { max_message: MAX_PAYLOAD as usize + 4, read_buffer: 128 << 10 }
+    WsLimits {
+        max_message: MAX_PAYLOAD as usize + 4,
+        read_buffer: 128 << 10,
+    }
 }
 
 /// A replica cannot go on.
@@ -92,9 +99,16 @@ pub enum RunError {
 
 /// What the handle asks for.
 pub(super) enum Request {
-    Barrier { sequence: u64, reply: oneshot::Sender<BarrierOutcome> },
-    WriteBack { reply: oneshot::Sender<Result<WriteBackReport, ReplicaOpError>> },
-    Status { reply: oneshot::Sender<RunStatus> },
+    Barrier {
+        sequence: u64,
+        reply: oneshot::Sender<BarrierOutcome>,
+    },
+    WriteBack {
+        reply: oneshot::Sender<Result<WriteBackReport, ReplicaOpError>>,
+    },
+    Status {
+        reply: oneshot::Sender<RunStatus>,
+    },
 }
 
 pub(super) struct RunStatus {
@@ -175,8 +189,16 @@ impl Runner {
 
     /// Follows the master until `shutdown` is cancelled or every handle is gone,
     /// over as many connections as it takes.
-    pub async fn run(mut self, dial: impl Dial, shutdown: CancellationToken) -> Result<(), RunError> {
-        let policy = BackoffPolicy { base: Duration::from_secs(1), cap: Duration::from_secs(30), ..Default::default() };
+    pub async fn run(
+        mut self,
+        dial: impl Dial,
+        shutdown: CancellationToken,
+    ) -> Result<(), RunError> {
+        let policy = BackoffPolicy {
+            base: Duration::from_secs(1),
+            cap: Duration::from_secs(30),
+            ..Default::default()
+        };
         let mut backoff = Backoff::new(policy);
         loop {
             let dialled = {
@@ -237,7 +259,9 @@ impl Runner {
             if self.core.is_lost(now) {
                 return Ok(Some("the master has been silent for too long".to_owned()));
             }
-            let Link { incoming, outgoing, .. } = link;
+            let Link {
+                incoming, outgoing, ..
+            } = link;
             let outcome = tokio::select! {
                 message = incoming.recv() => match message {
                     Some(message) => self.core.handle_message(self.started.elapsed(), message),
@@ -251,7 +275,10 @@ impl Runner {
             }
         }
         let ended: Result<(), LinkError> = link.ended().await;
-        Ok(Some(ended.map_or_else(|error| error.to_string(), |()| "the master closed the connection".to_owned())))
+        Ok(Some(ended.map_or_else(
+            |error| error.to_string(),
+            |()| "the master closed the connection".to_owned(),
+        )))
     }
 
     fn refuse(&self, error: &ReplicaError) -> String {
@@ -262,7 +289,11 @@ impl Runner {
     /// Whatever happens besides messages. `false` when every handle is gone.
     async fn step(&mut self, connected: Option<()>) -> Result<bool, RunError> {
         let now = self.started.elapsed();
-        let timeout = self.core.poll_timeout().filter(|_| connected.is_some()).unwrap_or(now + Duration::from_secs(60));
+        let timeout = self
+            .core
+            .poll_timeout()
+            .filter(|_| connected.is_some())
+            .unwrap_or(now + Duration::from_secs(60));
         tokio::select! {
             Some(finished) = self.effects.join_next() => {
                 let (epoch, finished) = finished.map_err(|_| RunError::EngineEnded)?;
@@ -310,13 +341,23 @@ impl Runner {
 
     fn start(&mut self, effect: ReplicaEffect) {
         match effect {
-            ReplicaEffect::Apply(items) => self.ask(|reply| Command::Apply(items, reply), Finished::Applied),
+            ReplicaEffect::Apply(items) => {
+                self.ask(|reply| Command::Apply(items, reply), Finished::Applied)
+            }
             ReplicaEffect::SaveProgress { applied, resyncing } => {
-                self.engine.send(Command::SaveProgress { applied, resyncing });
+                self.engine
+                    .send(Command::SaveProgress { applied, resyncing });
             }
             ReplicaEffect::Journal(entries) => {
-                let through = entries.iter().map(|entry| entry.local_seq).max().unwrap_or(0);
-                self.ask(|reply| Command::Journal(entries, reply), move |()| Finished::Journalled(through));
+                let through = entries
+                    .iter()
+                    .map(|entry| entry.local_seq)
+                    .max()
+                    .unwrap_or(0);
+                self.ask(
+                    |reply| Command::Journal(entries, reply),
+                    move |()| Finished::Journalled(through),
+                );
             }
             ReplicaEffect::Settle(settlements) => {
                 self.engine.send(Command::Settle(settlements));
@@ -324,23 +365,46 @@ impl Runner {
             ReplicaEffect::LoadInline(wanted) => {
                 self.ask(|reply| Command::LoadInline(wanted, reply), Finished::Inline);
             }
-            ReplicaEffect::LoadContent { content_hash } => match ContentHash::parse(&content_hash) {
-                Some(hash) => self.ask(
-                    |reply| Command::LoadContent(hash, reply),
-                    move |offer| Finished::Loaded(content_hash, offer),
-                ),
-                None => self.core.content_loaded(content_hash, Offer::Nothing),
-            },
-            ReplicaEffect::Plan { hash, manifest, near } => self.ask(
-                |reply| Command::Plan { hash, manifest, near, reply },
+            ReplicaEffect::LoadContent { content_hash } => {
+                match ContentHash::parse(&content_hash) {
+                    Some(hash) => self.ask(
+                        |reply| Command::LoadContent(hash, reply),
+                        move |offer| Finished::Loaded(content_hash, offer),
+                    ),
+                    None => self.core.content_loaded(content_hash, Offer::Nothing),
+                }
+            }
+            ReplicaEffect::Plan {
+                hash,
+                manifest,
+                near,
+            } => self.ask(
+                |reply| Command::Plan {
+                    hash,
+                    manifest,
+                    near,
+                    reply,
+                },
                 move |missing| Finished::Planned(hash, missing),
             ),
-            ReplicaEffect::KeepChunk { hash, bytes, offsets } => self.ask(
-                |reply| Command::KeepChunk { hash, bytes, offsets, reply },
+            ReplicaEffect::KeepChunk {
+                hash,
+                bytes,
+                offsets,
+            } => self.ask(
+                |reply| Command::KeepChunk {
+                    hash,
+                    bytes,
+                    offsets,
+                    reply,
+                },
                 move |count| Finished::ChunkKept(hash, count),
             ),
             ReplicaEffect::FinishContent { hash } => {
-                self.ask(|reply| Command::Finish(hash, reply), move |finish| Finished::Verified(hash, finish));
+                self.ask(
+                    |reply| Command::Finish(hash, reply),
+                    move |finish| Finished::Verified(hash, finish),
+                );
             }
         }
     }
@@ -354,7 +418,8 @@ impl Runner {
         let (reply, answer) = oneshot::channel();
         self.engine.send(command(reply));
         let epoch = self.epoch;
-        self.effects.spawn(async move { (epoch, answer.await.ok().map(finished)) });
+        self.effects
+            .spawn(async move { (epoch, answer.await.ok().map(finished)) });
     }
 
     fn finish(&mut self, epoch: u64, finished: Finished) {
@@ -394,7 +459,11 @@ impl Runner {
                 self.core.request_barrier(id, sequence);
             }
             Request::WriteBack { reply } => {
-                let waiter = WriteBackWaiter { through: None, report: WriteBackReport::default(), reply };
+                let waiter = WriteBackWaiter {
+                    through: None,
+                    report: WriteBackReport::default(),
+                    reply,
+                };
                 self.write_backs.insert(id, waiter);
                 self.ask(Command::Flush, move |result| Finished::Flushed(id, result));
             }
@@ -406,7 +475,10 @@ impl Runner {
                     current: self.core.is_current(),
                     incoming: self.core.incoming_len(),
                     outgoing: self.core.journal_len(),
-                    blocked: self.blocked.clone().filter(|_| self.core.incoming_len() > 0),
+                    blocked: self
+                        .blocked
+                        .clone()
+                        .filter(|_| self.core.incoming_len() > 0),
                 };
                 drop(reply.send(status));
             }
@@ -435,9 +507,16 @@ impl Runner {
 
     fn tell(&mut self, event: ReplicaEvent) {
         match event {
-            ReplicaEvent::BarrierPassed { id, satisfied, sequence } => {
+            ReplicaEvent::BarrierPassed {
+                id,
+                satisfied,
+                sequence,
+            } => {
                 if let Some(reply) = self.barriers.remove(&id) {
-                    drop(reply.send(BarrierOutcome { sequence, satisfied }));
+                    drop(reply.send(BarrierOutcome {
+                        sequence,
+                        satisfied,
+                    }));
                 }
             }
             ReplicaEvent::Settled(Settlement { entry, result }) => {
@@ -446,8 +525,13 @@ impl Runner {
                 }
                 for waiter in self.write_backs.values_mut() {
                     match &result {
-                        Ok(sequence) => waiter.report.accepted.push((entry.path.clone(), *sequence)),
-                        Err(reason) => waiter.report.rejected.push((entry.path.clone(), reason.clone())),
+                        Ok(sequence) => {
+                            waiter.report.accepted.push((entry.path.clone(), *sequence))
+                        }
+                        Err(reason) => waiter
+                            .report
+                            .rejected
+                            .push((entry.path.clone(), reason.clone())),
                     }
                 }
             }
@@ -464,7 +548,9 @@ impl Runner {
             .iter()
             .filter(|(_, waiter)| {
                 waiter.reply.is_closed()
-                    || waiter.through.is_some_and(|through| self.core.is_settled_through(through))
+                    || waiter
+                        .through
+                        .is_some_and(|through| self.core.is_settled_through(through))
             })
             .map(|(id, _)| *id)
             .collect();

@@ -47,14 +47,20 @@ impl LiveTree {
         content: Content<'_>,
         cas: &Cas,
     ) -> Result<Applied, TreeError> {
-        let error = |source| TreeError::Io { path: self.root.absolute(Some(path)), source };
+        let error = |source| TreeError::Io {
+            path: self.root.absolute(Some(path)),
+            source,
+        };
         let stat = self.root.stat(path).map_err(error)?;
         let expected = self.seen.get(path).cloned();
         let as_seen = match (&stat, &expected) {
             (None, None) => true,
             (Some(stat), Some(seen)) => {
-                let same_file = seen.node.is_directory() || Fingerprint::of(stat) == seen.fingerprint;
-                root::kind(stat) == Some(seen.node.kind) && root::mode(stat) == seen.node.mode && same_file
+                let same_file =
+                    seen.node.is_directory() || Fingerprint::of(stat) == seen.fingerprint;
+                root::kind(stat) == Some(seen.node.kind)
+                    && root::mode(stat) == seen.node.mode
+                    && same_file
             }
             _ => false,
         };
@@ -68,7 +74,9 @@ impl LiveTree {
                 }
                 Capture::Absent => return Ok(Applied::Diverged(None)),
                 // It looked different and holds the same.
-                Capture::Is(captured) if expected.as_ref().map(|seen| &seen.node) == Some(&captured.seen.node) => {
+                Capture::Is(captured)
+                    if expected.as_ref().map(|seen| &seen.node) == Some(&captured.seen.node) =>
+                {
                     expected = Some(captured.seen.clone());
                     self.see(path, Some(captured.seen));
                 }
@@ -78,8 +86,14 @@ impl LiveTree {
                     return Ok(Applied::Done);
                 }
                 Capture::Is(captured) => return Ok(Applied::Diverged(Some(captured))),
-                Capture::Special => return Ok(Applied::InTheWay("a socket, pipe or device is in its place".to_owned())),
-                Capture::Unstable => return Ok(Applied::InTheWay("it is being written to".to_owned())),
+                Capture::Special => {
+                    return Ok(Applied::InTheWay(
+                        "a socket, pipe or device is in its place".to_owned(),
+                    ));
+                }
+                Capture::Unstable => {
+                    return Ok(Applied::InTheWay("it is being written to".to_owned()));
+                }
                 Capture::Unreadable(error) => return Ok(Applied::InTheWay(error.to_string())),
             }
         }
@@ -90,11 +104,20 @@ impl LiveTree {
             None => self.apply_removal(path, expected.as_ref()),
             Some(node) => self.apply_node(path, node, content, expected.as_ref()),
         }
-        .map_err(|source| TreeError::Io { path: self.root.absolute(Some(path)), source })
+        .map_err(|source| TreeError::Io {
+            path: self.root.absolute(Some(path)),
+            source,
+        })
     }
 
-    fn apply_removal(&mut self, path: &WorkspacePath, expected: Option<&Seen>) -> io::Result<Applied> {
-        let Some(seen) = expected else { return Ok(Applied::Done) };
+    fn apply_removal(
+        &mut self,
+        path: &WorkspacePath,
+        expected: Option<&Seen>,
+    ) -> io::Result<Applied> {
+        let Some(seen) = expected else {
+            return Ok(Applied::Done);
+        };
         let replaced = match seen.node.kind {
             Kind::Directory => self.root.remove_folder(path),
             Kind::File | Kind::Symlink => self.root.remove(path, seen.fingerprint),
@@ -124,7 +147,13 @@ impl LiveTree {
         if expected.is_some_and(|seen| seen.node.same_content(node)) {
             self.root.set_mode(path, node.mode)?;
             let fingerprint = expected.map_or(Fingerprint::UNTRUSTED, |seen| seen.fingerprint);
-            self.see(path, Some(Seen { node: node.clone(), fingerprint }));
+            self.see(
+                path,
+                Some(Seen {
+                    node: node.clone(),
+                    fingerprint,
+                }),
+            );
             return Ok(Applied::Done);
         }
         if node.is_directory() {
@@ -142,20 +171,38 @@ impl LiveTree {
             Content::Write(write) => Source::Write(write),
         };
         if expected.is_none() && !self.parents(path)? {
-            return Ok(Applied::InTheWay("a folder that it would be in is not a folder here".to_owned()));
+            return Ok(Applied::InTheWay(
+                "a folder that it would be in is not a folder here".to_owned(),
+            ));
         }
         let fingerprint = expected.map(|seen| seen.fingerprint);
-        match self.root.put(path, node, source, fingerprint, &mut self.unsynced)? {
+        match self
+            .root
+            .put(path, node, source, fingerprint, &mut self.unsynced)?
+        {
             Replaced::Done(fingerprint) => {
-                self.see(path, Some(Seen { node: node.clone(), fingerprint }));
+                self.see(
+                    path,
+                    Some(Seen {
+                        node: node.clone(),
+                        fingerprint,
+                    }),
+                );
                 Ok(Applied::Done)
             }
             Replaced::Changed => Ok(Applied::InTheWay("it changed at this moment".to_owned())),
-            Replaced::InTheWay => Ok(Applied::InTheWay("a folder with files is in its place".to_owned())),
+            Replaced::InTheWay => Ok(Applied::InTheWay(
+                "a folder with files is in its place".to_owned(),
+            )),
         }
     }
 
-    fn apply_folder(&mut self, path: &WorkspacePath, node: &Node, expected: Option<&Seen>) -> io::Result<Applied> {
+    fn apply_folder(
+        &mut self,
+        path: &WorkspacePath,
+        node: &Node,
+        expected: Option<&Seen>,
+    ) -> io::Result<Applied> {
         if let Some(seen) = expected.filter(|seen| !seen.node.is_directory()) {
             match self.root.remove(path, seen.fingerprint)? {
                 Replaced::Done(_) => self.see(path, None),
@@ -165,21 +212,33 @@ impl LiveTree {
             }
         }
         if !self.parents(path)? {
-            return Ok(Applied::InTheWay("a folder that it would be in is not a folder here".to_owned()));
+            return Ok(Applied::InTheWay(
+                "a folder that it would be in is not a folder here".to_owned(),
+            ));
         }
         match self.root.put_folder(path, node.mode)? {
             Replaced::Done(fingerprint) => {
-                self.see(path, Some(Seen { node: node.clone(), fingerprint }));
+                self.see(
+                    path,
+                    Some(Seen {
+                        node: node.clone(),
+                        fingerprint,
+                    }),
+                );
                 Ok(Applied::Done)
             }
-            Replaced::Changed | Replaced::InTheWay => Ok(Applied::InTheWay("it changed at this moment".to_owned())),
+            Replaced::Changed | Replaced::InTheWay => {
+                Ok(Applied::InTheWay("it changed at this moment".to_owned()))
+            }
         }
     }
 
     /// Makes the folders that a path is in. They are not changes of this side:
     /// the other one names them too, sooner or later.
     fn parents(&mut self, path: &WorkspacePath) -> io::Result<bool> {
-        let Some(parent) = path.parent() else { return Ok(true) };
+        let Some(parent) = path.parent() else {
+            return Ok(true);
+        };
         let is_folder = |stat: &rustix::fs::Stat| root::kind(stat) == Some(Kind::Directory);
         if self.root.stat(&parent)?.as_ref().is_some_and(is_folder) {
             return Ok(true);
@@ -189,8 +248,17 @@ impl LiveTree {
                 Some(stat) if is_folder(&stat) => {}
                 Some(_) => return Ok(false),
                 None => {
-                    let Replaced::Done(fingerprint) = self.root.put_folder(&ancestor, 0o755)? else { return Ok(false) };
-                    self.see(&ancestor, Some(Seen { node: Node::directory(0o755), fingerprint }));
+                    let Replaced::Done(fingerprint) = self.root.put_folder(&ancestor, 0o755)?
+                    else {
+                        return Ok(false);
+                    };
+                    self.see(
+                        &ancestor,
+                        Some(Seen {
+                            node: Node::directory(0o755),
+                            fingerprint,
+                        }),
+                    );
                 }
             }
         }

@@ -47,7 +47,11 @@ impl Root {
     }
 
     /// What a path holds, as far as it can be read at this moment.
-    pub(crate) fn capture_seen(&self, path: &WorkspacePath, cas: &Cas) -> Result<Option<Seen>, TreeError> {
+    pub(crate) fn capture_seen(
+        &self,
+        path: &WorkspacePath,
+        cas: &Cas,
+    ) -> Result<Option<Seen>, TreeError> {
         Ok(match self.capture(path, cas)? {
             Capture::Is(captured) => Some(captured.seen),
             _ => None,
@@ -63,13 +67,19 @@ impl Root {
         match root::kind(&stat) {
             None => Ok(Capture::Special),
             Some(Kind::Directory) => Ok(Capture::Is(Captured {
-                seen: Seen { node: Node::directory(root::mode(&stat)), fingerprint: Fingerprint::of(&stat) },
+                seen: Seen {
+                    node: Node::directory(root::mode(&stat)),
+                    fingerprint: Fingerprint::of(&stat),
+                },
                 small: None,
                 chunks: None,
             })),
             Some(Kind::Symlink) => match self.read_link(path) {
                 Ok(target) => Ok(Capture::Is(Captured {
-                    seen: Seen { node: root::link_node(&target), fingerprint: Fingerprint::of(&stat) },
+                    seen: Seen {
+                        node: root::link_node(&target),
+                        fingerprint: Fingerprint::of(&stat),
+                    },
                     small: Some(target),
                     chunks: None,
                 })),
@@ -80,7 +90,12 @@ impl Root {
         }
     }
 
-    fn capture_file(&self, path: &WorkspacePath, cas: &Cas, before: &Stat) -> Result<Capture, TreeError> {
+    fn capture_file(
+        &self,
+        path: &WorkspacePath,
+        cas: &Cas,
+        before: &Stat,
+    ) -> Result<Capture, TreeError> {
         let started = SystemTime::now();
         let mut file = match self.open_file(path) {
             Ok(file) => file,
@@ -92,14 +107,24 @@ impl Root {
             Err(Ingest::Read(error)) => return Ok(Capture::Unreadable(error)),
             Err(Ingest::Store(error)) => return Err(error.into()),
         };
-        let Ok(after) = sys::fstat(&file) else { return Ok(Capture::Unstable) };
+        let Ok(after) = sys::fstat(&file) else {
+            return Ok(Capture::Unstable);
+        };
         let fingerprint = Fingerprint::of(&after);
         if Fingerprint::of(before) != fingerprint || fingerprint.size != ingested.size {
             return Ok(Capture::Unstable);
         }
-        let node =
-            Node { kind: Kind::File, mode: root::mode(&after), hash: ingested.hash, size: ingested.size };
-        let fingerprint = if is_racy(fingerprint.mtime, started) { Fingerprint::UNTRUSTED } else { fingerprint };
+        let node = Node {
+            kind: Kind::File,
+            mode: root::mode(&after),
+            hash: ingested.hash,
+            size: ingested.size,
+        };
+        let fingerprint = if is_racy(fingerprint.mtime, started) {
+            Fingerprint::UNTRUSTED
+        } else {
+            fingerprint
+        };
         Ok(Capture::Is(Captured {
             seen: Seen { node, fingerprint },
             small: ingested.small,
@@ -114,16 +139,27 @@ impl Root {
 fn is_racy(mtime: i64, started: SystemTime) -> bool {
     const TICK: i64 = 11_000_000;
     static FINE_CLOCK: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    let started = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let started = started
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     let started = i64::try_from(started.as_nanos()).unwrap_or(i64::MAX);
-    let tick = if *FINE_CLOCK.get_or_init(has_fine_clock) { 0 } else { TICK };
+    let tick = if *FINE_CLOCK.get_or_init(has_fine_clock) {
+        0
+    } else {
+        TICK
+    };
     mtime > started.saturating_sub(tick)
 }
 
 /// Since Linux 6.13 a timestamp that somebody has looked at is never given twice.
 fn has_fine_clock() -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    let release = rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned();
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     version >= (6, 13)
 }

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -80,7 +80,9 @@ impl LiveTree {
             by_inode: HashMap::new(),
             unsynced: Unsynced::default(),
             watcher: None,
-            mode: WatchMode::Polling { reason: "it was not started yet".to_owned() },
+            mode: WatchMode::Polling {
+                reason: "it was not started yet".to_owned(),
+            },
             unsettled: Unsettled::default(),
             look_everywhere: true,
             problems: HashSet::new(),
@@ -144,23 +146,25 @@ impl LiveTree {
         self.seen.get(path)
     }
 
-    pub(crate) fn all_seen(&self) -> impl Iterator<Item = (&WorkspacePath, &Seen)> {
-        self.seen.iter()
-    }
-
     pub(crate) fn unsettled_len(&self) -> usize {
         self.unsettled.len()
     }
 
     /// When a settled path should be looked at.
     pub(crate) fn next_look(&self) -> Option<Instant> {
-        if self.look_everywhere && self.watcher.is_some() { Some(Instant::now()) } else { self.unsettled.next_ready() }
+        if self.look_everywhere && self.watcher.is_some() {
+            Some(Instant::now())
+        } else {
+            self.unsettled.next_ready()
+        }
     }
 
     /// Makes everything that was put in place survive a power cut.
     pub(crate) fn sync(&mut self) -> Result<(), TreeError> {
         let path = self.root.path().to_owned();
-        self.root.sync(&mut self.unsynced).map_err(|source| TreeError::Io { path, source })
+        self.root
+            .sync(&mut self.unsynced)
+            .map_err(|source| TreeError::Io { path, source })
     }
 
     /// Remembers what a path holds.
@@ -191,7 +195,10 @@ impl LiveTree {
     /// Takes back what was found, when it could not be recorded.
     pub(crate) fn unsee(&mut self, found: Vec<Found>, now: Instant) {
         for found in found {
-            let old = found.old.map(|node| Seen { node, fingerprint: Fingerprint::UNTRUSTED });
+            let old = found.old.map(|node| Seen {
+                node,
+                fingerprint: Fingerprint::UNTRUSTED,
+            });
             self.see(&found.path, old);
             self.unsettled.again(found.path, now);
         }
@@ -204,7 +211,9 @@ impl LiveTree {
 
     /// Takes in the kernel's events, without waiting. Returns cookies.
     pub(crate) fn read_events(&mut self) -> io::Result<Vec<String>> {
-        let Some(watcher) = &mut self.watcher else { return Ok(Vec::new()) };
+        let Some(watcher) = &mut self.watcher else {
+            return Ok(Vec::new());
+        };
         let events = watcher.read()?;
         self.look_everywhere |= events.overflow;
         let now = Instant::now();
@@ -224,7 +233,10 @@ impl LiveTree {
     /// made now comes out of the kernel's queue after all of them.
     pub(crate) fn catch_up_with_events(&mut self) -> Result<(), TreeError> {
         let path = self.root.path().join(RESERVED);
-        let io = |source| TreeError::Io { path: path.clone(), source };
+        let io = |source| TreeError::Io {
+            path: path.clone(),
+            source,
+        };
         if self.watcher.is_none() {
             self.look_everywhere = true;
             return Ok(());
@@ -248,9 +260,17 @@ impl LiveTree {
                 self.look_everywhere = true;
                 return Ok(());
             }
-            let Some(watcher) = &self.watcher else { return Ok(()) };
-            let mut poll = [rustix::event::PollFd::new(watcher, rustix::event::PollFlags::IN)];
-            let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            let Some(watcher) = &self.watcher else {
+                return Ok(());
+            };
+            let mut poll = [rustix::event::PollFd::new(
+                watcher,
+                rustix::event::PollFlags::IN,
+            )];
+            let timeout = rustix::event::Timespec {
+                tv_sec: 0,
+                tv_nsec: 100_000_000,
+            };
             drop(rustix::event::poll(&mut poll, Some(&timeout)));
         }
     }
@@ -267,7 +287,9 @@ impl LiveTree {
             return Ok(Sight::default());
         }
         if !self.root.is_in_place() {
-            return Err(TreeError::Gone { path: self.root.path().to_owned() });
+            return Err(TreeError::Gone {
+                path: self.root.path().to_owned(),
+            });
         }
         let mut looking = Looking::default();
         if paths.iter().any(|path| path.as_str() == IGNORE_FILE) {
@@ -278,7 +300,9 @@ impl LiveTree {
             self.look_everywhere = false;
             self.examine_folder(None, cas, &mut looking)
         } else {
-            paths.iter().try_for_each(|path| self.examine_path(path, cas, &mut looking))
+            paths
+                .iter()
+                .try_for_each(|path| self.examine_path(path, cas, &mut looking))
         };
         if let Err(error) = result {
             // What was found so far was not recorded; look again later.
@@ -292,10 +316,18 @@ impl LiveTree {
         for path in looking.unstable {
             self.unsettled.again(path, now);
         }
-        Ok(Sight { changes: paired(looking.changes), refreshed: looking.refreshed })
+        Ok(Sight {
+            changes: paired(looking.changes),
+            refreshed: looking.refreshed,
+        })
     }
 
-    fn examine_path(&mut self, path: &WorkspacePath, cas: &Cas, looking: &mut Looking) -> Result<(), TreeError> {
+    fn examine_path(
+        &mut self,
+        path: &WorkspacePath,
+        cas: &Cas,
+        looking: &mut Looking,
+    ) -> Result<(), TreeError> {
         if looking.done.contains(path) {
             return Ok(());
         }
@@ -342,19 +374,48 @@ impl LiveTree {
         }
         let mode = root::mode(&stat);
         if kind == Kind::Directory {
-            let same = self.seen.get(path).is_some_and(|seen| seen.node == Node::directory(mode));
+            let same = self
+                .seen
+                .get(path)
+                .is_some_and(|seen| seen.node == Node::directory(mode));
             if !same {
-                let seen = Seen { node: Node::directory(mode), fingerprint: Fingerprint::of(&stat) };
-                self.found(path, Captured { seen, small: None, chunks: None }, looking);
+                let seen = Seen {
+                    node: Node::directory(mode),
+                    fingerprint: Fingerprint::of(&stat),
+                };
+                self.found(
+                    path,
+                    Captured {
+                        seen,
+                        small: None,
+                        chunks: None,
+                    },
+                    looking,
+                );
             }
             return self.examine_folder(Some(path), cas, looking);
         }
         self.vanish_beneath(path, looking);
         let fingerprint = Fingerprint::of(&stat);
-        if let Some(seen) = self.seen.get(path).filter(|seen| seen.node.kind == kind && seen.fingerprint == fingerprint) {
+        if let Some(seen) = self
+            .seen
+            .get(path)
+            .filter(|seen| seen.node.kind == kind && seen.fingerprint == fingerprint)
+        {
             if seen.node.mode != mode {
-                let seen = Seen { node: seen.node.with_mode(mode), fingerprint };
-                self.found(path, Captured { seen, small: None, chunks: None }, looking);
+                let seen = Seen {
+                    node: seen.node.with_mode(mode),
+                    fingerprint,
+                };
+                self.found(
+                    path,
+                    Captured {
+                        seen,
+                        small: None,
+                        chunks: None,
+                    },
+                    looking,
+                );
             }
             return Ok(());
         }
@@ -369,23 +430,43 @@ impl LiveTree {
             .filter(|(_, seen)| kind == Kind::File && seen.fingerprint == fingerprint)
             .map(|(from, seen)| (from.clone(), seen.node.clone()));
         if let Some((from, node)) = moved {
-            let seen = Seen { node: node.with_mode(mode), fingerprint };
+            let seen = Seen {
+                node: node.with_mode(mode),
+                fingerprint,
+            };
             looking.moved.insert(path.clone(), from);
-            self.found(path, Captured { seen, small: None, chunks: None }, looking);
+            self.found(
+                path,
+                Captured {
+                    seen,
+                    small: None,
+                    chunks: None,
+                },
+                looking,
+            );
             return Ok(());
         }
         self.read(path, cas, looking)
     }
 
-    fn read(&mut self, path: &WorkspacePath, cas: &Cas, looking: &mut Looking) -> Result<(), TreeError> {
+    fn read(
+        &mut self,
+        path: &WorkspacePath,
+        cas: &Cas,
+        looking: &mut Looking,
+    ) -> Result<(), TreeError> {
         match self.root.capture(path, cas)? {
-            Capture::Is(captured) if captured.seen.node.is_directory() => looking.unstable.push(path.clone()),
+            Capture::Is(captured) if captured.seen.node.is_directory() => {
+                looking.unstable.push(path.clone())
+            }
             Capture::Is(captured) => self.found(path, captured, looking),
             Capture::Absent => self.vanish(path, looking),
             Capture::Special => self.report(path.as_str(), ProblemReason::SpecialFile),
             Capture::Unstable => looking.unstable.push(path.clone()),
             // What it held is kept: it cannot be read, which is not a deletion.
-            Capture::Unreadable(error) => self.report(path.as_str(), ProblemReason::Unreadable(error.to_string())),
+            Capture::Unreadable(error) => {
+                self.report(path.as_str(), ProblemReason::Unreadable(error.to_string()))
+            }
         }
         Ok(())
     }
@@ -406,7 +487,9 @@ impl LiveTree {
         }
         let mut odd = Vec::new();
         let names = self.root.folder(path).and_then(|folder| {
-            let names = self.root.names(&folder, path.is_none(), &mut |name| odd.push(name.to_string_lossy().into_owned()))?;
+            let names = self.root.names(&folder, path.is_none(), &mut |name| {
+                odd.push(name.to_string_lossy().into_owned())
+            })?;
             Ok((folder, names))
         });
         let (folder, names) = match names {
@@ -429,7 +512,9 @@ impl LiveTree {
         }
         let mut here = BTreeSet::new();
         for name in names {
-            let Ok(child) = WorkspacePath::parse(&format!("{prefix}{name}")) else { continue };
+            let Ok(child) = WorkspacePath::parse(&format!("{prefix}{name}")) else {
+                continue;
+            };
             self.examine(folder.as_fd(), &child, cas, looking)?;
             here.insert(child);
         }
@@ -444,13 +529,22 @@ impl LiveTree {
     /// Direct children that were there when the folder was last read.
     fn seen_children(&self, folder: Option<&WorkspacePath>) -> Vec<WorkspacePath> {
         let Some(folder) = folder else {
-            return self.seen.keys().filter(|path| path.parent().is_none()).cloned().collect();
+            return self
+                .seen
+                .keys()
+                .filter(|path| path.parent().is_none())
+                .cloned()
+                .collect();
         };
         let range = folder.beneath_range();
         let depth = folder.as_str().len() + 1;
         self.seen
             .range::<str, _>(str_range(&range))
-            .filter(|(path, _)| path.as_str().get(depth..).is_some_and(|rest| !rest.contains('/')))
+            .filter(|(path, _)| {
+                path.as_str()
+                    .get(depth..)
+                    .is_some_and(|rest| !rest.contains('/'))
+            })
             .map(|(path, _)| path.clone())
             .collect()
     }
@@ -464,7 +558,13 @@ impl LiveTree {
             return;
         }
         let renamed_from = looking.moved.get(path).cloned();
-        looking.changes.push(Found { path: path.clone(), old, new: Some(seen), small, renamed_from });
+        looking.changes.push(Found {
+            path: path.clone(),
+            old,
+            new: Some(seen),
+            small,
+            renamed_from,
+        });
     }
 
     fn vanish(&mut self, path: &WorkspacePath, looking: &mut Looking) {
@@ -473,21 +573,38 @@ impl LiveTree {
     }
 
     fn depart(&mut self, path: &WorkspacePath, looking: &mut Looking) {
-        let Some(old) = self.seen.get(path).cloned() else { return };
+        let Some(old) = self.seen.get(path).cloned() else {
+            return;
+        };
         self.see(path, None);
         let node = old.node.clone();
         // It may have moved: whoever has its inode now has its content.
-        looking.departed.insert(old.fingerprint.inode, (path.clone(), old));
-        looking.changes.push(Found { path: path.clone(), old: Some(node), new: None, small: None, renamed_from: None });
+        looking
+            .departed
+            .insert(old.fingerprint.inode, (path.clone(), old));
+        looking.changes.push(Found {
+            path: path.clone(),
+            old: Some(node),
+            new: None,
+            small: None,
+            renamed_from: None,
+        });
     }
 
     fn vanish_beneath(&mut self, path: &WorkspacePath, looking: &mut Looking) {
-        if self.seen.get(path).is_none_or(|seen| !seen.node.is_directory()) {
+        if self
+            .seen
+            .get(path)
+            .is_none_or(|seen| !seen.node.is_directory())
+        {
             return;
         }
         let range = path.beneath_range();
-        let gone: Vec<WorkspacePath> =
-            self.seen.range::<str, _>(str_range(&range)).map(|(path, _)| path.clone()).collect();
+        let gone: Vec<WorkspacePath> = self
+            .seen
+            .range::<str, _>(str_range(&range))
+            .map(|(path, _)| path.clone())
+            .collect();
         for child in gone {
             looking.done.insert(child.clone());
             self.depart(&child, looking);
@@ -495,7 +612,11 @@ impl LiveTree {
     }
 
     fn is_ignored(&self, path: &WorkspacePath, is_folder: bool) -> bool {
-        !self.ignore.is_empty() && self.ignore.matched_path_or_any_parents(path.as_str(), is_folder).is_ignore()
+        !self.ignore.is_empty()
+            && self
+                .ignore
+                .matched_path_or_any_parents(path.as_str(), is_folder)
+                .is_ignore()
     }
 
     fn read_ignore_file(&mut self) {
@@ -509,7 +630,10 @@ impl LiveTree {
     }
 
     fn report(&mut self, path: &str, reason: ProblemReason) {
-        let problem = Problem { path: path.to_owned(), reason };
+        let problem = Problem {
+            path: path.to_owned(),
+            reason,
+        };
         if self.problems.insert(problem.clone()) {
             tracing::warn!(path, reason = ?problem.reason, "not replicated");
         }
@@ -524,13 +648,20 @@ impl LiveTree {
         let (mut entries, mut bytes) = (0u64, 0u64);
         let mut folders = vec![None];
         while let Some(folder) = folders.pop() {
-            let Ok(opened) = self.root.folder(folder.as_ref()) else { continue };
-            let Ok(names) = self.root.names(&opened, folder.is_none(), &mut |_| {}) else { continue };
+            let Ok(opened) = self.root.folder(folder.as_ref()) else {
+                continue;
+            };
+            let Ok(names) = self.root.names(&opened, folder.is_none(), &mut |_| {}) else {
+                continue;
+            };
             for name in names {
-                let child = folder.as_ref().map_or_else(|| name.clone(), |folder| format!("{folder}/{name}"));
-                let (Ok(child), Ok(stat)) =
-                    (WorkspacePath::parse(&child), sys::statat(&opened, &name, AtFlags::SYMLINK_NOFOLLOW))
-                else {
+                let child = folder
+                    .as_ref()
+                    .map_or_else(|| name.clone(), |folder| format!("{folder}/{name}"));
+                let (Ok(child), Ok(stat)) = (
+                    WorkspacePath::parse(&child),
+                    sys::statat(&opened, &name, AtFlags::SYMLINK_NOFOLLOW),
+                ) else {
                     continue;
                 };
                 let is_folder = root::kind(&stat) == Some(Kind::Directory);
@@ -544,10 +675,16 @@ impl LiveTree {
                     bytes = bytes.saturating_add(Fingerprint::of(&stat).size);
                 }
                 if entries > limits.max_entries {
-                    return Err(Refused::TooMany { path, limit: limits.max_entries });
+                    return Err(Refused::TooMany {
+                        path,
+                        limit: limits.max_entries,
+                    });
                 }
                 if bytes > limits.max_bytes {
-                    return Err(Refused::TooLarge { path, limit: limits.max_bytes });
+                    return Err(Refused::TooLarge {
+                        path,
+                        limit: limits.max_bytes,
+                    });
                 }
             }
         }
@@ -567,12 +704,18 @@ struct Looking {
 
 /// Orders changes, and keeps a rename only where its source is really gone.
 fn paired(changes: Vec<Found>) -> Vec<Found> {
-    let gone: HashSet<WorkspacePath> =
-        changes.iter().filter(|found| found.new.is_none()).map(|found| found.path.clone()).collect();
+    let gone: HashSet<WorkspacePath> = changes
+        .iter()
+        .filter(|found| found.new.is_none())
+        .map(|found| found.path.clone())
+        .collect();
     let mut changes = in_order(changes, |found| &found.path, |found| found.node().cloned());
     let mut taken = HashSet::new();
     for found in &mut changes {
-        found.renamed_from = found.renamed_from.take().filter(|from| gone.contains(from) && taken.insert(from.clone()));
+        found.renamed_from = found
+            .renamed_from
+            .take()
+            .filter(|from| gone.contains(from) && taken.insert(from.clone()));
     }
     changes
 }

@@ -33,7 +33,12 @@ pub struct TrackLimits {
 
 impl Default for TrackLimits {
     fn default() -> Self {
-        Self { max_entries: 500_000, max_bytes: 100 << 30, home: None, allow_anything: false }
+        Self {
+            max_entries: 500_000,
+            max_bytes: 100 << 30,
+            home: None,
+            allow_anything: false,
+        }
     }
 }
 
@@ -41,19 +46,25 @@ impl Default for TrackLimits {
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// It is the root of the file system.
-    #[error("{path} is the root of the file system; choose a project's folder, or allow it explicitly")]
+    #[error(
+        "{path} is the root of the file system; choose a project's folder, or allow it explicitly"
+    )]
     Root {
         /// The directory.
         path: PathBuf,
     },
     /// It is, or holds, the home folder.
-    #[error("{path} is a home folder or holds one; choose a project's folder, or allow it explicitly")]
+    #[error(
+        "{path} is a home folder or holds one; choose a project's folder, or allow it explicitly"
+    )]
     Home {
         /// The directory.
         path: PathBuf,
     },
     /// It holds too many files.
-    #[error("{path} holds more than {limit} files and folders; choose a smaller folder, list what to leave out in .quintetignore, or allow it explicitly")]
+    #[error(
+        "{path} holds more than {limit} files and folders; choose a smaller folder, list what to leave out in .quintetignore, or allow it explicitly"
+    )]
     TooMany {
         /// The directory.
         path: PathBuf,
@@ -61,7 +72,9 @@ pub enum Refused {
         limit: u64,
     },
     /// It holds too many bytes.
-    #[error("{path} holds more than {limit} bytes; choose a smaller folder, list what to leave out in .quintetignore, or allow it explicitly")]
+    #[error(
+        "{path} holds more than {limit} bytes; choose a smaller folder, list what to leave out in .quintetignore, or allow it explicitly"
+    )]
     TooLarge {
         /// The directory.
         path: PathBuf,
@@ -77,11 +90,18 @@ impl TrackLimits {
             return Ok(());
         }
         if dir.parent().is_none() {
-            return Err(Refused::Root { path: dir.to_owned() });
+            return Err(Refused::Root {
+                path: dir.to_owned(),
+            });
         }
-        let home = self.home.as_ref().map(|home| home.canonicalize().unwrap_or_else(|_| home.clone()));
+        let home = self
+            .home
+            .as_ref()
+            .map(|home| home.canonicalize().unwrap_or_else(|_| home.clone()));
         if home.is_some_and(|home| home.starts_with(dir)) {
-            return Err(Refused::Home { path: dir.to_owned() });
+            return Err(Refused::Home {
+                path: dir.to_owned(),
+            });
         }
         Ok(())
     }

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{
-    self as sys, AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec, Timestamps,
+    self as sys, AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec,
+    Timestamps,
 };
 use rustix::io::Errno;
 
@@ -33,7 +34,11 @@ pub struct Fingerprint {
 
 impl Fingerprint {
     /// One that equals no file: what it stands for has to be read again.
-    pub const UNTRUSTED: Self = Self { inode: 0, size: 0, mtime: 0 };
+    pub const UNTRUSTED: Self = Self {
+        inode: 0,
+        size: 0,
+        mtime: 0,
+    };
 
     pub(crate) fn of(stat: &Stat) -> Self {
         Self {
@@ -46,7 +51,9 @@ impl Fingerprint {
 
 pub(crate) fn mtime_ns(stat: &Stat) -> i64 {
     let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
-    stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(nanos)
+    stat.st_mtime
+        .saturating_mul(1_000_000_000)
+        .saturating_add(nanos)
 }
 
 /// The kind of a directory entry; `None` for sockets, pipes and devices.
@@ -60,7 +67,11 @@ pub(crate) fn kind(stat: &Stat) -> Option<Kind> {
 }
 
 pub(crate) fn mode(stat: &Stat) -> u32 {
-    if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink { 0o777 } else { stat.st_mode & 0o777 }
+    if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+        0o777
+    } else {
+        stat.st_mode & 0o777
+    }
 }
 
 /// Where the content of a new file comes from.
@@ -82,7 +93,9 @@ pub(crate) struct Temporary {
 
 impl Temporary {
     pub(crate) fn file(&self) -> io::Result<&File> {
-        self.file.as_ref().ok_or_else(|| io::Error::other("a temporary link has no file"))
+        self.file
+            .as_ref()
+            .ok_or_else(|| io::Error::other("a temporary link has no file"))
     }
 }
 
@@ -115,7 +128,9 @@ pub(crate) struct Root {
     next: AtomicU64,
 }
 
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+const FOLDER: OFlags = OFlags::DIRECTORY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NOFOLLOW);
 
 impl Root {
     /// Opens the directory and its `.quintet/tmp`, which is emptied.
@@ -129,7 +144,12 @@ impl Root {
                 drop(sys::unlinkat(&tmp, entry.file_name(), AtFlags::empty()));
             }
         }
-        Ok(Self { path: path.to_owned(), root, tmp: std::sync::Arc::new(tmp), next: AtomicU64::new(0) })
+        Ok(Self {
+            path: path.to_owned(),
+            root,
+            tmp: std::sync::Arc::new(tmp),
+            next: AtomicU64::new(0),
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -165,7 +185,13 @@ impl Root {
 
     /// The state of a path; `None` when it, or a folder it would be in, does not exist.
     pub(crate) fn stat(&self, path: &WorkspacePath) -> io::Result<Option<Stat>> {
-        let found = self.parent(path).and_then(|parent| Ok(sys::statat(&parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)?));
+        let found = self.parent(path).and_then(|parent| {
+            Ok(sys::statat(
+                &parent,
+                path.name(),
+                AtFlags::SYMLINK_NOFOLLOW,
+            )?)
+        });
         match found {
             Ok(stat) => Ok(Some(stat)),
             Err(error) if is_absence(&error) => Ok(None),
@@ -175,7 +201,12 @@ impl Root {
 
     /// Names in a directory, without our own and those that are not UTF-8,
     /// which are given to `odd`.
-    pub(crate) fn names(&self, folder: &OwnedFd, is_root: bool, odd: &mut dyn FnMut(&std::ffi::CStr)) -> io::Result<Vec<String>> {
+    pub(crate) fn names(
+        &self,
+        folder: &OwnedFd,
+        is_root: bool,
+        odd: &mut dyn FnMut(&std::ffi::CStr),
+    ) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(folder)? {
             let entry = entry?;
@@ -192,12 +223,21 @@ impl Root {
 
     /// Opens a regular file for reading; never blocks on a pipe.
     pub(crate) fn open_file(&self, path: &WorkspacePath) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOATIME;
+        let flags = OFlags::RDONLY
+            | OFlags::CLOEXEC
+            | OFlags::NOFOLLOW
+            | OFlags::NONBLOCK
+            | OFlags::NOATIME;
         let parent = self.parent(path)?;
         let opened = sys::openat(&parent, path.name(), flags, Mode::empty())
             // Reading without a trace is allowed only to the owner.
             .or_else(|errno| match errno {
-                Errno::PERM => sys::openat(&parent, path.name(), flags.difference(OFlags::NOATIME), Mode::empty()),
+                Errno::PERM => sys::openat(
+                    &parent,
+                    path.name(),
+                    flags.difference(OFlags::NOATIME),
+                    Mode::empty(),
+                ),
                 other => Err(other),
             })?;
         Ok(File::from(opened))
@@ -216,7 +256,11 @@ impl Root {
         let name = self.temporary_name();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = sys::openat(&*self.tmp, &name, flags, Mode::from_raw_mode(0o600))?;
-        Ok(Temporary { folder: std::sync::Arc::clone(&self.tmp), name, file: Some(File::from(file)) })
+        Ok(Temporary {
+            folder: std::sync::Arc::clone(&self.tmp),
+            name,
+            file: Some(File::from(file)),
+        })
     }
 
     /// Puts a file or symlink in place of what is expected there.
@@ -240,7 +284,11 @@ impl Root {
             to_sync.add(temporary.file.as_ref());
             return Ok(Replaced::Done(fingerprint));
         }
-        Ok(if matches!(outcome, Swap::Changed) { Replaced::Changed } else { Replaced::InTheWay })
+        Ok(if matches!(outcome, Swap::Changed) {
+            Replaced::Changed
+        } else {
+            Replaced::InTheWay
+        })
     }
 
     fn temporary_file(&self, mode: u32, source: Source<'_>) -> io::Result<Temporary> {
@@ -261,33 +309,68 @@ impl Root {
         sys::fchmod(file, Mode::from_raw_mode(mode))?;
         // The kernel's own timestamps are coarse: two writes within one tick
         // look alike. A precise one differs from any that a later write gets.
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
         let now = Timespec {
             tv_sec: i64::try_from(now.as_secs()).unwrap_or_default(),
             tv_nsec: i64::from(now.subsec_nanos()),
         };
-        sys::futimens(file, &Timestamps { last_access: now, last_modification: now })?;
+        sys::futimens(
+            file,
+            &Timestamps {
+                last_access: now,
+                last_modification: now,
+            },
+        )?;
         Ok(temporary)
     }
 
     fn temporary_link(&self, source: &Source<'_>) -> io::Result<Temporary> {
         let Source::Bytes(target) = source else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the target of a symlink is too long"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the target of a symlink is too long",
+            ));
         };
         let name = self.temporary_name();
         sys::symlinkat(*target, &*self.tmp, &name)?;
-        Ok(Temporary { folder: std::sync::Arc::clone(&self.tmp), name, file: None })
+        Ok(Temporary {
+            folder: std::sync::Arc::clone(&self.tmp),
+            name,
+            file: None,
+        })
     }
 
-    fn swap_in(&self, temporary: &Temporary, parent: &OwnedFd, name: &str, expected: Expected) -> io::Result<Swap> {
+    fn swap_in(
+        &self,
+        temporary: &Temporary,
+        parent: &OwnedFd,
+        name: &str,
+        expected: Expected,
+    ) -> io::Result<Swap> {
         let Some(expected) = expected else {
-            return match sys::renameat_with(&*self.tmp, &temporary.name, parent, name, RenameFlags::NOREPLACE) {
+            return match sys::renameat_with(
+                &*self.tmp,
+                &temporary.name,
+                parent,
+                name,
+                RenameFlags::NOREPLACE,
+            ) {
                 Ok(()) => Ok(Swap::Done),
                 Err(Errno::EXIST) => Ok(Swap::Changed),
                 Err(errno) => Err(errno.into()),
             };
         };
-        let exchange = || sys::renameat_with(&*self.tmp, &temporary.name, parent, name, RenameFlags::EXCHANGE);
+        let exchange = || {
+            sys::renameat_with(
+                &*self.tmp,
+                &temporary.name,
+                parent,
+                name,
+                RenameFlags::EXCHANGE,
+            )
+        };
         match exchange() {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(Swap::Changed),
@@ -319,17 +402,33 @@ impl Root {
     }
 
     /// Removes a file or symlink that is as expected.
-    pub(crate) fn remove(&self, path: &WorkspacePath, expected: Fingerprint) -> io::Result<Replaced> {
+    pub(crate) fn remove(
+        &self,
+        path: &WorkspacePath,
+        expected: Fingerprint,
+    ) -> io::Result<Replaced> {
         let parent = self.parent(path)?;
         let name = self.temporary_name();
-        match sys::renameat_with(&parent, path.name(), &*self.tmp, &name, RenameFlags::NOREPLACE) {
+        match sys::renameat_with(
+            &parent,
+            path.name(),
+            &*self.tmp,
+            &name,
+            RenameFlags::NOREPLACE,
+        ) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(Replaced::Done(Fingerprint::UNTRUSTED)),
             Err(errno) => return Err(errno.into()),
         }
         let stat = sys::statat(&*self.tmp, &name, AtFlags::SYMLINK_NOFOLLOW)?;
         if Fingerprint::of(&stat) != expected {
-            sys::renameat_with(&*self.tmp, &name, &parent, path.name(), RenameFlags::NOREPLACE)?;
+            sys::renameat_with(
+                &*self.tmp,
+                &name,
+                &parent,
+                path.name(),
+                RenameFlags::NOREPLACE,
+            )?;
             return Ok(Replaced::Changed);
         }
         sys::unlinkat(&*self.tmp, &name, AtFlags::empty())?;
@@ -448,5 +547,10 @@ pub(crate) fn is_absence(error: &io::Error) -> bool {
 
 /// What a symlink is, as a node.
 pub(crate) fn link_node(target: &[u8]) -> Node {
-    Node { kind: Kind::Symlink, mode: 0o777, hash: ContentHash::of(target), size: target.len() as u64 }
+    Node {
+        kind: Kind::Symlink,
+        mode: 0o777,
+        hash: ContentHash::of(target),
+        size: target.len() as u64,
+    }
 }

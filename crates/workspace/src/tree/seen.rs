@@ -29,40 +29,82 @@ pub(crate) const SCHEMA: &str = "
     ) WITHOUT ROWID;";
 
 pub(crate) fn load(db: &Connection) -> rusqlite::Result<Vec<(WorkspacePath, Seen)>> {
-    let mut select = db.prepare("SELECT path, kind, mode, hash, size, inode, length, mtime FROM seen")?;
+    let mut select =
+        db.prepare("SELECT path, kind, mode, hash, size, inode, length, mtime FROM seen")?;
     let rows = select.query_map([], |row| {
         let fingerprint = Fingerprint {
             inode: row.get::<_, i64>(5)?.cast_unsigned(),
             size: row.get::<_, i64>(6)?.cast_unsigned(),
             mtime: row.get(7)?,
         };
-        Ok((path_at(row, 0)?, Seen { node: node_at(row, 1)?, fingerprint }))
+        Ok((
+            path_at(row, 0)?,
+            Seen {
+                node: node_at(row, 1)?,
+                fingerprint,
+            },
+        ))
     })?;
     rows.collect()
 }
 
-pub(crate) fn put(db: &Connection, path: &WorkspacePath, seen: Option<&Seen>) -> rusqlite::Result<()> {
+pub(crate) fn put(
+    db: &Connection,
+    path: &WorkspacePath,
+    seen: Option<&Seen>,
+) -> rusqlite::Result<()> {
     let Some(Seen { node, fingerprint }) = seen else {
-        db.prepare_cached("DELETE FROM seen WHERE path = ?1")?.execute([path.as_str()])?;
+        db.prepare_cached("DELETE FROM seen WHERE path = ?1")?
+            .execute([path.as_str()])?;
         return Ok(());
     };
-    db.prepare_cached("INSERT OR REPLACE INTO seen VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?.execute(params![
+    db.prepare_cached("INSERT OR REPLACE INTO seen VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?
+        .execute(params![
+            path.as_str(),
+            node.kind,
+            node.mode,
+            node.hash,
+            node.size.cast_signed(),
+            fingerprint.inode.cast_signed(),
+            fingerprint.size.cast_signed(),
+            fingerprint.mtime,
+        ])?;
+    Ok(())
+}
+
+/// Remembers only how a path looks, and only if it is remembered to hold the same.
+pub(crate) fn refresh(
+    db: &Connection,
+    path: &WorkspacePath,
+    seen: Option<&Seen>,
+) -> rusqlite::Result<()> {
+    let Some(Seen { node, fingerprint }) = seen else {
+        return Ok(());
+    };
+    db.prepare_cached(
+        "UPDATE seen SET inode = ?1, length = ?2, mtime = ?3 WHERE path = ?4 AND kind = ?5 AND mode = ?6 AND hash = ?7",
+    )?
+    .execute(params![
+        fingerprint.inode.cast_signed(),
+        fingerprint.size.cast_signed(),
+        fingerprint.mtime,
         path.as_str(),
         node.kind,
         node.mode,
         node.hash,
-        node.size.cast_signed(),
-        fingerprint.inode.cast_signed(),
-        fingerprint.size.cast_signed(),
-        fingerprint.mtime,
     ])?;
     Ok(())
 }
 
 pub(crate) fn path_at(row: &Row<'_>, index: usize) -> rusqlite::Result<WorkspacePath> {
     let text: String = row.get(index)?;
-    WorkspacePath::parse(&text)
-        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(index, rusqlite::types::Type::Text, Box::new(error)))
+    WorkspacePath::parse(&text).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(
+            index,
+            rusqlite::types::Type::Text,
+            Box::new(error),
+        )
+    })
 }
 
 /// Reads kind, mode, hash and size from four columns.
@@ -114,6 +156,8 @@ impl ToSql for ContentHash {
 impl FromSql for ContentHash {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let bytes = value.as_blob()?;
-        <[u8; 32]>::try_from(bytes).map(Self::from_bytes).map_err(|_| FromSqlError::InvalidType)
+        <[u8; 32]>::try_from(bytes)
+            .map(Self::from_bytes)
+            .map_err(|_| FromSqlError::InvalidType)
     }
 }

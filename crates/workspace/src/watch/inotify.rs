@@ -101,7 +101,11 @@ impl Watcher {
     }
 
     /// Watches a directory of the tree. Read it afterwards.
-    pub(crate) fn watch(&mut self, folder: &WorkspacePath, absolute: &Path) -> Result<(), WatchError> {
+    pub(crate) fn watch(
+        &mut self,
+        folder: &WorkspacePath,
+        absolute: &Path,
+    ) -> Result<(), WatchError> {
         self.add(absolute, Watched::Folder(folder.clone()))
     }
 
@@ -113,8 +117,11 @@ impl Watcher {
     /// new name they are watched and read anew.
     fn forget(&mut self, folder: &WorkspacePath) {
         let range = folder.beneath_range();
-        let mut gone: Vec<WorkspacePath> =
-            self.folders.range::<str, _>(str_range(&range)).map(|(path, _)| path.clone()).collect();
+        let mut gone: Vec<WorkspacePath> = self
+            .folders
+            .range::<str, _>(str_range(&range))
+            .map(|(path, _)| path.clone())
+            .collect();
         gone.push(folder.clone());
         for path in gone {
             if let Some(descriptor) = self.folders.remove(&path)
@@ -142,7 +149,9 @@ impl Watcher {
             match reader.next() {
                 Ok(event) => {
                     // A name that is not UTF-8 is not replicated; the scan reports it.
-                    let name = event.file_name().map(|name| name.to_str().map(str::to_owned));
+                    let name = event
+                        .file_name()
+                        .map(|name| name.to_str().map(str::to_owned));
                     if let Some(Err(_)) = name {
                         continue;
                     }
@@ -159,7 +168,13 @@ impl Watcher {
         Ok(())
     }
 
-    fn take(&mut self, descriptor: i32, flags: ReadFlags, name: Option<String>, found: &mut Events) {
+    fn take(
+        &mut self,
+        descriptor: i32,
+        flags: ReadFlags,
+        name: Option<String>,
+        found: &mut Events,
+    ) {
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             found.overflow = true;
             return;
@@ -199,7 +214,11 @@ impl Watcher {
         } else {
             Happening::Settled
         };
-        found.events.push(Event { path, happening, is_folder });
+        found.events.push(Event {
+            path,
+            happening,
+            is_folder,
+        });
     }
 }
 

@@ -43,19 +43,25 @@ impl Unsettled {
             // at together.
             Happening::Settled | Happening::Gone => QUIET_NEW,
         };
-        let waiting =
-            self.paths.entry(event.path.clone()).or_insert(Waiting { since: now, last: now, quiet });
+        let waiting = self.paths.entry(event.path.clone()).or_insert(Waiting {
+            since: now,
+            last: now,
+            quiet,
+        });
         waiting.last = now;
         waiting.quiet = quiet;
     }
 
     /// A path that was not stable when it was looked at.
     pub(crate) fn again(&mut self, path: WorkspacePath, now: Instant) {
-        self.paths.insert(path, Waiting { since: now, last: now, quiet: QUIET_OPEN });
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.paths.is_empty()
+        self.paths.insert(
+            path,
+            Waiting {
+                since: now,
+                last: now,
+                quiet: QUIET_OPEN,
+            },
+        );
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -98,7 +104,11 @@ mod tests {
     use super::*;
 
     fn event(path: &str, happening: Happening) -> Event {
-        Event { path: WorkspacePath::parse(path).unwrap(), happening, is_folder: false }
+        Event {
+            path: WorkspacePath::parse(path).unwrap(),
+            happening,
+            is_folder: false,
+        }
     }
 
     #[test]
@@ -110,7 +120,7 @@ mod tests {
         unsettled.add(&event("f", Happening::Settled), true, start);
         assert_eq!(unsettled.next_ready(), Some(start + QUIET));
         assert_eq!(unsettled.take_ready(start + QUIET).len(), 1);
-        assert!(unsettled.is_empty());
+        assert_eq!(unsettled.len(), 0);
     }
 
     #[test]
@@ -118,7 +128,11 @@ mod tests {
         let start = Instant::now();
         let mut unsettled = Unsettled::default();
         for step in 0..20u32 {
-            unsettled.add(&event("log", Happening::Written), true, start + step * Duration::from_millis(50));
+            unsettled.add(
+                &event("log", Happening::Written),
+                true,
+                start + step * Duration::from_millis(50),
+            );
         }
         assert_eq!(unsettled.take_ready(start + LIMIT).len(), 1);
     }

@@ -1,6 +1,11 @@
 //! A master and replicas on real folders, connected by Unix sockets.
 
-#![allow(dead_code, unreachable_pub, clippy::allow_attributes, reason = "each test file uses a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of it"
+)]
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -40,12 +45,20 @@ impl Host {
         Self::open_with(home, |_| {}).await
     }
 
-    pub async fn open_with(home: tempfile::TempDir, change: impl FnOnce(&mut WorkspaceConfig)) -> Self {
+    pub async fn open_with(
+        home: tempfile::TempDir,
+        change: impl FnOnce(&mut WorkspaceConfig),
+    ) -> Self {
         std::fs::create_dir_all(home.path().join("work")).unwrap();
-        let mut config =
-            WorkspaceConfig::new(home.path().join("work"), home.path().join("state"), home.path().join("cas"));
+        let mut config = WorkspaceConfig::new(
+            home.path().join("work"),
+            home.path().join("state"),
+            home.path().join("cas"),
+        );
         change(&mut config);
-        let workspace = tokio::task::spawn_blocking(move || Workspace::open(&config).unwrap()).await.unwrap();
+        let workspace = tokio::task::spawn_blocking(move || Workspace::open(&config).unwrap())
+            .await
+            .unwrap();
         let socket = home.path().join("master.sock");
         drop(std::fs::remove_file(&socket));
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
@@ -70,7 +83,12 @@ impl Host {
                 }
             }
         });
-        Self { home, workspace, stop, tasks }
+        Self {
+            home,
+            workspace,
+            stop,
+            tasks,
+        }
     }
 
     /// Stops everything; the folder stays.
@@ -98,12 +116,26 @@ impl Mirror {
     pub async fn start(home: &Path, name: &str) -> Self {
         let (dir, state_dir) = (home.join(name), home.join(format!("{name}-state")));
         let config = ReplicaConfig::new(&dir, &state_dir, name);
-        let (replica, runner) = tokio::task::spawn_blocking(move || Replica::open(&config).unwrap()).await.unwrap();
+        let (replica, runner) =
+            tokio::task::spawn_blocking(move || Replica::open(&config).unwrap())
+                .await
+                .unwrap();
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        let (dial, stopped) = (UnixDial { path: home.join("master.sock") }, stop.clone());
+        let (dial, stopped) = (
+            UnixDial {
+                path: home.join("master.sock"),
+            },
+            stop.clone(),
+        );
         tasks.spawn(async move { runner.run(dial, stopped).await.unwrap() });
-        Self { dir, state_dir, replica, stop, tasks }
+        Self {
+            dir,
+            state_dir,
+            replica,
+            stop,
+            tasks,
+        }
     }
 
     pub async fn stop(mut self) {
@@ -125,7 +157,11 @@ pub fn tree(dir: &Path) -> BTreeMap<String, String> {
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
-            let name = path.strip_prefix(dir).unwrap().to_string_lossy().into_owned();
+            let name = path
+                .strip_prefix(dir)
+                .unwrap()
+                .to_string_lossy()
+                .into_owned();
             if name == ".quintet" {
                 continue;
             }
@@ -149,11 +185,17 @@ pub fn tree(dir: &Path) -> BTreeMap<String, String> {
 /// Bytes that look random and are the same everywhere.
 pub fn noise(seed: &str, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    blake3::Hasher::new().update(seed.as_bytes()).finalize_xof().fill(&mut bytes);
+    blake3::Hasher::new()
+        .update(seed.as_bytes())
+        .finalize_xof()
+        .fill(&mut bytes);
     bytes
 }
 
 pub fn temporary_files(dir: &Path) -> Vec<PathBuf> {
     let tmp = dir.join(".quintet/tmp");
-    std::fs::read_dir(tmp).unwrap().map(|entry| entry.unwrap().path()).collect()
+    std::fs::read_dir(tmp)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect()
 }

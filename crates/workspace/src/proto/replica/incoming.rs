@@ -372,7 +372,8 @@ impl ReplicaCore {
     /// Whether a content put together from chunks is right.
     pub fn content_finished(
         &mut self,
-        hash: &ContentHash, finish: &Finish
+        hash: &ContentHash,
+        finish: &Finish,
     ) -> Result<(), ReplicaError> {
         Ok(self.fetches.finished(hash, finish)?)
     }
@@ -381,7 +382,10 @@ impl ReplicaCore {
     pub fn content_hopeless(&mut self, now: Duration, hash: &ContentHash) {
         self.last_heard = self.last_heard.max(now);
         for path in self.fetching.remove(hash).unwrap_or_default() {
-            self.block(&path, format!("the content {hash} could not be put together"));
+            self.block(
+                &path,
+                format!("the content {hash} could not be put together"),
+            );
         }
     }
 
@@ -437,6 +441,9 @@ impl ReplicaCore {
                     progress = true;
                     let base = incoming.node.clone().map(|node| Base { sequence, node });
                     self.set_base(&path, base);
+                    if incoming.node.is_some() {
+                        self.imply_folders(&path);
+                    }
                     self.removals.remove(&path);
                     self.drop_sequence(&incoming);
                     if let Some(next) = self.superseding.remove(&path) {
@@ -482,6 +489,17 @@ impl ReplicaCore {
         self.settle_positions();
     }
 
+    /// Folders that had to be made for a path, before the master named them,
+    /// are its all the same: a full comparison must be able to remove them.
+    fn imply_folders(&mut self, path: &WorkspacePath) {
+        for folder in path.ancestors() {
+            if !self.bases.contains_key(&folder) && !self.pending.contains_key(&folder) {
+                let node = Node::directory(0o755);
+                self.set_base(&folder, Some(Base { sequence: 0, node }));
+            }
+        }
+    }
+
     fn block(&mut self, path: &WorkspacePath, reason: String) {
         let Some(incoming) = self.incoming.get_mut(path) else {
             return;
@@ -525,16 +543,14 @@ impl ReplicaCore {
         self.ready.clear();
         self.ready_bytes = 0;
         self.mentioned.clear();
-        self.removals.clear();
-        let received = self.received;
-        let resyncing = self.resyncing;
-        self.incoming.retain(|_, incoming| {
+        let removals = std::mem::take(&mut self.removals);
+        self.incoming.retain(|path, incoming| {
             if matches!(incoming.state, State::Applying) {
                 return true;
             }
-            let removal = resyncing && incoming.node.is_none() && incoming.sequence == received;
             incoming.state = State::Unresolved { local: true };
-            !incoming.announced && !removal
+            // The next full comparison finds what to remove anew.
+            !incoming.announced && !removals.contains(path)
         });
         self.outstanding.clear();
         let applying: Vec<u64> = self
