@@ -192,8 +192,9 @@ impl<O: Observer> Actor<O> {
         tokio::select! {
             biased;
             command = commands.recv() => Wake::Command(command),
-            () = outbox.observed() => Wake::Observed,
+            // Before the observer: what is queued for the agent does not wait for it.
             wake = link_wake => Wake::Link(wake),
+            () = outbox.observed() => Wake::Observed,
             () = timer => Wake::Timer,
         }
     }
