@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
-use tokio_util::task::TaskTracker;
+use tokio::task::JoinSet;
 
 use super::wire::{Files, Program, Reply, SpawnRequest};
 use super::{Feature, HelperSettings, IsolationConfig};
@@ -42,7 +42,6 @@ pub(crate) struct IsolationClient {
 struct Inner {
     config: IsolationConfig,
     root: PathBuf,
-    tasks: TaskTracker,
     /// Held while a request is written: its bytes and descriptors must stay together.
     helper: tokio::sync::Mutex<Option<Helper>>,
 }
@@ -52,6 +51,8 @@ struct Helper {
     writer: tokio::net::unix::OwnedWriteHalf,
     next: u64,
     waiting: Waiting,
+    /// Reads its replies; ends with the helper.
+    _reader: JoinSet<()>,
     /// Killed when dropped; it ends by itself when its socket closes.
     _process: Child,
 }
@@ -70,13 +71,11 @@ impl IsolationClient {
     pub(crate) async fn start(
         config: IsolationConfig,
         root: PathBuf,
-        tasks: TaskTracker,
     ) -> io::Result<(Self, Vec<Feature>)> {
         let client = Self {
             inner: Arc::new(Inner {
                 config,
                 root,
-                tasks,
                 helper: tokio::sync::Mutex::new(None),
             }),
         };
@@ -157,11 +156,13 @@ impl Inner {
             ));
         };
         let waiting = Waiting::new(Mutex::new(Some(HashMap::new())));
-        self.tasks.spawn(read_replies(reader, waiting.clone()));
+        let mut replies = JoinSet::new();
+        replies.spawn(read_replies(reader, waiting.clone()));
         let helper = Helper {
             writer,
             next: 0,
             waiting,
+            _reader: replies,
             _process: process,
         };
         Ok((helper, features))

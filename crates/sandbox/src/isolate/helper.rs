@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitCode};
@@ -46,7 +46,7 @@ fn take_terminal(program: &[OsString]) -> io::Result<()> {
         .split_first()
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     rustix::process::setsid()?;
-    rustix::process::ioctl_tiocsctty(io::stdin().as_fd())?;
+    rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
     Err(Command::new(path).args(args).exec())
 }
 
@@ -55,7 +55,7 @@ fn serve(settings: &OsString) -> io::Result<()> {
         .to_str()
         .and_then(|text| serde_json::from_str(text).ok())
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let socket = UnixStream::from(rustix::stdio::stdin().try_clone_to_owned()?);
     let features = confine::apply(&settings.config, &settings.root);
     let mut server = Server {
         socket,

@@ -115,10 +115,9 @@ impl Worker {
         let (spawner, features) = match &config.isolation {
             Some(isolation) => {
                 let root = root.path().to_owned();
-                let (client, features) =
-                    IsolationClient::start(isolation.clone(), root, tasks.clone())
-                        .await
-                        .map_err(StartError::Isolation)?;
+                let (client, features) = IsolationClient::start(isolation.clone(), root)
+                    .await
+                    .map_err(StartError::Isolation)?;
                 for feature in features.iter().filter(|feature| !feature.available) {
                     tracing::warn!(
                         feature = feature.name,
@@ -172,7 +171,9 @@ impl Worker {
         let epoch = Instant::now();
         let mut backoff = Backoff::new(self.state.config.backoff);
         let mut links = 0;
-        let mut sweep = tokio::time::interval(SWEEP);
+        self.state
+            .tasks
+            .spawn(sweep_regularly(self.state.clone(), shutdown.clone()));
         while !shutdown.is_cancelled() {
             links += 1;
             let mut online_at = None;
@@ -191,14 +192,9 @@ impl Worker {
             tracing::info!(reason, ?delay, "not connected");
             self.connection
                 .send_replace(ConnectionState::Failed(reason));
-            let again = tokio::time::sleep(delay);
-            tokio::pin!(again);
-            loop {
-                tokio::select! {
-                    () = &mut again => break,
-                    () = shutdown.cancelled() => break,
-                    _ = sweep.tick() => self.sweep().await,
-                }
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                () = shutdown.cancelled() => {}
             }
         }
         self.state.jobs.tell_all(|| JobCommand::Shutdown);
@@ -260,10 +256,17 @@ impl Worker {
         )
         .await
     }
+}
 
-    async fn sweep(&self) {
-        let state = self.state.clone();
-        let swept = tokio::task::spawn_blocking(move || state.partials().sweep_old(&state.root));
+/// Removes what no upload will continue, while the worker runs.
+async fn sweep_regularly(state: Arc<WorkerState>, shutdown: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(SWEEP) => {}
+            () = shutdown.cancelled() => return,
+        }
+        let worker = state.clone();
+        let swept = tokio::task::spawn_blocking(move || worker.partials().sweep_old(&worker.root));
         if let Ok(Err(error)) = swept.await {
             tracing::warn!(%error, "old partial uploads can't be removed");
         }

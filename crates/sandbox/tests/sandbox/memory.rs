@@ -72,10 +72,12 @@ impl tokio::io::AsyncSeek for Zeros {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_gibibytes_go_through_sixty_four_mebibytes() {
     let bed = Bed::start().await;
-    let program = bed.program("w", json!({})).await;
+    // Holes of a file in memory take no memory, and reading them none either.
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    let program = bed.program("w", json!({"root": root.path()})).await;
     assert_eq!(bed.hub.worker("w").unwrap().protocol, Protocol::V2.name());
     limit_memory(program.pid());
-    let file = std::fs::File::create(bed.root("w").join("sparse")).unwrap();
+    let file = std::fs::File::create(root.path().join("sparse")).unwrap();
     file.set_len(10 * GIB).unwrap();
     let mut download = bed.hub.download("w", "sparse", None).await.unwrap();
     let mut received = 0;
@@ -85,18 +87,21 @@ async fn ten_gibibytes_go_through_sixty_four_mebibytes() {
     assert_eq!(received, 10 * GIB);
     let request = UploadRequest {
         path: "back".to_owned(),
-        size: GIB,
+        size: GIB / 4,
         mode: None,
         mtime_ms: None,
     };
-    let mut source = Zeros { at: 0, len: GIB };
+    let mut source = Zeros {
+        at: 0,
+        len: GIB / 4,
+    };
     bed.hub
         .upload("w", &request, &mut source, |_| {})
         .await
         .unwrap();
     assert_eq!(
-        std::fs::metadata(bed.root("w").join("back")).unwrap().len(),
-        GIB
+        std::fs::metadata(root.path().join("back")).unwrap().len(),
+        GIB / 4
     );
     let peak = status(program.pid(), "VmHWM");
     assert!(peak < 64 << 20, "{peak} bytes at the most");
