@@ -2,8 +2,10 @@
 
 use crate::harness::Race;
 
+pub(crate) mod agent;
 mod control;
 mod framing;
+mod journal;
 
 /// A named group of races.
 pub(crate) struct Case {
@@ -13,4 +15,4 @@ pub(crate) struct Case {
 }
 
 /// Every case, in the order of the usage text.
-pub(crate) const ALL: &[Case] = &[framing::CASE, control::CASE];
+pub(crate) const ALL: &[Case] = &[framing::CASE, control::CASE, journal::CASE, agent::CASE];

@@ -27,6 +27,12 @@ const ROUNDS: usize = 9;
 fn main() -> anyhow::Result<ExitCode> {
     let mut args = env::args().skip(1);
     let name = args.next().unwrap_or_default();
+    if name == "child" {
+        let words: Vec<String> = args.collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        cases::agent::child::run(&words)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let Some(case) = cases::ALL.iter().find(|case| case.name == name) else {
         return usage();
     };

@@ -113,12 +113,18 @@ impl Db {
 
     /// Appends `entries` to the journal; returns the number of the last once all are durable.
     pub async fn append(&self, entries: Vec<Entry>) -> Result<u64, StoreError> {
+        self.start_append(entries).await?.durable().await
+    }
+
+    /// Hands `entries` to the writer and returns before they are durable. Appends that were
+    /// started one after the other become rows in that order.
+    pub(crate) async fn start_append(&self, entries: Vec<Entry>) -> Result<Appending, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.jobs
             .send(Job::Append { entries, reply })
             .await
             .map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        Ok(Appending(answer))
     }
 
     /// Runs `query` on a read-only snapshot.
@@ -135,6 +141,17 @@ impl Db {
 
     pub(crate) fn tail(&self) -> &Arc<Tail> {
         &self.tail
+    }
+}
+
+/// Rows on their way to the disk.
+#[derive(Debug)]
+pub(crate) struct Appending(oneshot::Receiver<Result<u64, StoreError>>);
+
+impl Appending {
+    /// Waits until they are there; returns the number of the last.
+    pub(crate) async fn durable(self) -> Result<u64, StoreError> {
+        self.0.await.map_err(|_| StoreError::Closed)?
     }
 }
 

@@ -1,6 +1,6 @@
 //! What agents say, recorded before they can say more.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quintet_agent::proto::message::{AgentId, ApprovalResult, InboundMessage};
@@ -13,7 +13,11 @@ use super::Recorder;
 use crate::journal::{Entry, Kind};
 use crate::sessions::approvals::{self, Action, Requested};
 use crate::sessions::asks;
-use crate::store::{Db, StoreError};
+use crate::store::{Appending, Db, StoreError};
+
+/// Batches of one turn that may be on their way to the disk while the agent is read on. Clients are
+/// told by the journal, hence after the disk, so reading ahead tells nobody anything early.
+const MAX_IN_FLIGHT: usize = 4;
 
 /// A turn that runs.
 pub(crate) struct Turn {
@@ -29,6 +33,32 @@ pub(crate) struct Turn {
 pub(crate) struct Gate {
     open: bool,
     recorder: Recorder,
+    /// Rows that are on their way to the disk, oldest first.
+    in_flight: VecDeque<Appending>,
+}
+
+impl Gate {
+    /// Sends rows to the disk without waiting for them, unless too many batches are on their way.
+    async fn append(&mut self, db: &Db, rows: Vec<Entry>) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if self.in_flight.len() >= MAX_IN_FLIGHT
+            && let Some(oldest) = self.in_flight.pop_front()
+        {
+            oldest.durable().await?;
+        }
+        self.in_flight.push_back(db.start_append(rows).await?);
+        Ok(())
+    }
+
+    /// Waits until everything that was sent is durable.
+    async fn settle(&mut self) -> Result<(), StoreError> {
+        while let Some(oldest) = self.in_flight.pop_front() {
+            oldest.durable().await?;
+        }
+        Ok(())
+    }
 }
 
 impl Turn {
@@ -40,6 +70,7 @@ impl Turn {
             gate: AsyncMutex::new(Gate {
                 open: true,
                 recorder: Recorder::new(session, id),
+                in_flight: VecDeque::new(),
             }),
             cancelled: CancellationToken::new(),
             ended: CancellationToken::new(),
@@ -82,6 +113,9 @@ impl Turn {
     /// Lets no further row of the turn through; what was being written is written first.
     pub(crate) async fn close(&self) -> AsyncMutexGuard<'_, Gate> {
         let mut gate = self.gate.lock().await;
+        if let Err(error) = gate.settle().await {
+            tracing::error!(turn = self.id, %error, "what an agent said could not be written");
+        }
         gate.open = false;
         self.ended.cancel();
         gate
@@ -136,11 +170,13 @@ impl TurnObserver {
     }
 
     async fn record(&self, agent: &AgentId, batch: Vec<InstanceEvent>) -> Result<(), StoreError> {
-        let turn = self.turns.of_agent(agent);
-        let mut gate = match &turn {
-            Some(turn) => Some(turn.gate.lock().await),
-            None => None,
+        let Some(turn) = self.turns.of_agent(agent) else {
+            return self.note_all(agent, None, batch).await;
         };
+        let mut gate = turn.gate.lock().await;
+        if !gate.open {
+            return self.note_all(agent, Some(&turn), batch).await;
+        }
         let mut rows = Vec::new();
         let mut elements = Vec::new();
         for event in batch {
@@ -151,37 +187,39 @@ impl TurnObserver {
                 elements.push((output_id, element));
                 continue;
             }
-            if let Some(gate) = gate.as_mut().filter(|gate| gate.open) {
-                rows.extend(gate.recorder.record(elements.drain(..)));
-            }
-            let open = turn
-                .as_ref()
-                .zip(gate.as_ref())
-                .filter(|(_, gate)| gate.open);
-            match (event, open) {
-                (InstanceEvent::AskUser { ask_id, questions }, Some((turn, _))) => {
-                    self.flush(&mut rows).await?;
+            rows.extend(gate.recorder.record(elements.drain(..)));
+            match event {
+                InstanceEvent::AskUser { ask_id, questions } => {
+                    gate.append(&self.db, std::mem::take(&mut rows)).await?;
                     let (session, id) = (turn.session, turn.id);
                     self.db
                         .write(move |tx| asks::open(tx, session, id, &ask_id, &questions))
                         .await?;
                 }
-                (event @ InstanceEvent::ApprovalRequest { .. }, Some((turn, _))) => {
-                    self.flush(&mut rows).await?;
-                    self.request_approval(turn, event).await?;
+                event @ InstanceEvent::ApprovalRequest { .. } => {
+                    gate.append(&self.db, std::mem::take(&mut rows)).await?;
+                    self.request_approval(&turn, event).await?;
                 }
-                (event, _) => rows.extend(note(agent, turn.as_deref(), event)),
+                event => rows.extend(note(agent, Some(&turn), event)),
             }
         }
-        if let Some(gate) = gate.as_mut().filter(|gate| gate.open) {
-            rows.extend(gate.recorder.record(elements));
-        }
-        self.flush(&mut rows).await
+        rows.extend(gate.recorder.record(elements));
+        gate.append(&self.db, rows).await
     }
 
-    async fn flush(&self, rows: &mut Vec<Entry>) -> Result<(), StoreError> {
+    /// Records what is not output, outside of a turn.
+    async fn note_all(
+        &self,
+        agent: &AgentId,
+        turn: Option<&Turn>,
+        batch: Vec<InstanceEvent>,
+    ) -> Result<(), StoreError> {
+        let rows: Vec<Entry> = batch
+            .into_iter()
+            .filter_map(|event| note(agent, turn, event))
+            .collect();
         if !rows.is_empty() {
-            self.db.append(std::mem::take(rows)).await?;
+            self.db.append(rows).await?;
         }
         Ok(())
     }

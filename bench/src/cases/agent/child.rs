@@ -1,0 +1,75 @@
+//! What this program does when it is started as a child of a measurement.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use anyhow::Context as _;
+use quintet_agent::InboundMessage;
+use quintet_agent::sdk::{self, Agent, AgentEnv, Completion, Turn, TurnError};
+
+use super::bare;
+
+/// `child agent`: under the supervisor. `child bare MODE SOCKET COUNT`: the bare loop's other end.
+pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
+    match words {
+        ["agent"] => agent(),
+        ["bare", mode, socket, count] => {
+            let stream = UnixStream::connect(socket)?;
+            match *mode {
+                "flood" => bare_flood(stream, count.parse()?),
+                "echo" => bare_echo(stream, count.parse()?),
+                other => anyhow::bail!("unknown mode {other}"),
+            }
+        }
+        _ => anyhow::bail!("this is for the bench itself"),
+    }
+}
+
+/// Answers `N` with N deltas of 200 bytes.
+struct Flood;
+
+impl Agent for Flood {
+    async fn on_message(
+        &self,
+        turn: Turn,
+        message: InboundMessage,
+    ) -> Result<Completion, TurnError> {
+        let count: u64 = message.data.text.parse().unwrap_or(0);
+        let text = "x".repeat(200);
+        for _ in 0..count {
+            turn.text_delta(text.as_str()).await?;
+        }
+        Ok(Completion::default())
+    }
+}
+
+fn agent() -> anyhow::Result<()> {
+    let env = AgentEnv::from_lookup(|name| std::env::var(name).ok())
+        .context("started by a supervisor")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    Ok(runtime.block_on(sdk::run(env, Flood))?)
+}
+
+fn bare_flood(mut stream: UnixStream, count: u64) -> anyhow::Result<()> {
+    let text = "x".repeat(200);
+    for _ in 0..count {
+        let delta = serde_json::json!({
+            "type": "stream_update", "message_id": "out",
+            "element": { "type": "text_delta", "text": text },
+        });
+        bare::write(&mut stream, &delta)?;
+    }
+    Ok(stream.flush()?)
+}
+
+fn bare_echo(mut stream: UnixStream, count: u64) -> anyhow::Result<()> {
+    let mut reader = std::io::BufReader::new(stream.try_clone()?);
+    for _ in 0..count {
+        let message = bare::read(&mut reader)?;
+        let done = serde_json::json!({ "type": "complete", "message_id": message["id"] });
+        bare::write(&mut stream, &done)?;
+    }
+    Ok(())
+}
