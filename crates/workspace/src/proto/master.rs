@@ -523,13 +523,15 @@ impl MasterSession {
             return Some(self.heartbeat(now, ledger));
         }
         let periodic = match self.phase {
-            Phase::Idle | Phase::Behind => true,
+            // The replica owes a request; another heartbeat could be taken for
+            // the end of what it asks for.
+            Phase::Idle | Phase::Behind => false,
             // Between notifications a heartbeat ahead of them would be a gap.
             Phase::Live => !self.announcing && self.cursor == ledger.current(),
             Phase::CatchingUp { .. } => false,
         };
         if now >= self.next_heartbeat {
-            if periodic && self.sandbox.is_some() {
+            if periodic {
                 return Some(self.heartbeat(now, ledger));
             }
             self.next_heartbeat = now + HEARTBEAT_EVERY;

@@ -43,6 +43,9 @@ enum State {
 
 impl ReplicaCore {
     pub(super) fn begin_catch_up(&mut self, since: u64) {
+        // From 0 the master sends what is there and not what is gone; something
+        // may be in place already, from a first catch-up that was cut short.
+        self.resyncing |= since == 0;
         self.received = since;
         self.announced = since;
         self.acked = since;
@@ -56,7 +59,7 @@ impl ReplicaCore {
     fn catch_up_again(&mut self, since: u64) {
         self.phase = Phase::CatchingUp {
             fenced: true,
-            heartbeat: None,
+            heartbeats: 0,
         };
         // Barriers that wait must go out before the fence, to be answered first.
         self.send_barriers();
@@ -76,7 +79,7 @@ impl ReplicaCore {
         self.catch_up_again(0);
     }
 
-    pub(super) fn heartbeat(&mut self, now: Duration, sequence: u64) {
+    pub(super) fn heartbeat(&mut self, sequence: u64) {
         match self.phase {
             Phase::Offline => {}
             // The master is behind what we hold: it lost its history.
@@ -84,12 +87,13 @@ impl ReplicaCore {
                 self.full_resync()
             }
             Phase::CatchingUp { fenced: false, .. } => self.end_catch_up(sequence),
-            Phase::CatchingUp { fenced: true, .. } => {
+            Phase::CatchingUp { heartbeats: 0, .. } => {
                 self.phase = Phase::CatchingUp {
                     fenced: true,
-                    heartbeat: Some((sequence, now)),
+                    heartbeats: 1,
                 };
             }
+            Phase::CatchingUp { .. } => self.end_catch_up(sequence),
             Phase::Live if sequence > self.received => self.catch_up_again(self.received),
             Phase::Live if sequence < self.received => self.full_resync(),
             Phase::Live => {}
@@ -103,9 +107,14 @@ impl ReplicaCore {
             return;
         }
         let mentioned = std::mem::take(&mut self.mentioned);
-        let gone: Vec<WorkspacePath> = self
+        let gone: std::collections::BTreeSet<WorkspacePath> = self
             .bases
             .keys()
+            // Also what an earlier connection announced and is still under way.
+            .chain(self.incoming.keys())
+            // And what waits for an answer: once it has one, the removal counts
+            // if it is the later of the two.
+            .chain(self.pending.keys())
             .filter(|path| !mentioned.contains(*path))
             .cloned()
             .collect();
@@ -230,6 +239,17 @@ impl ReplicaCore {
             && let State::Ready(ContentSource::Bytes(bytes)) = &incoming.state
         {
             self.ready_bytes = self.ready_bytes.saturating_sub(bytes.len());
+        }
+    }
+
+    /// A local change of the path makes what is under way wait for its answer.
+    pub(super) fn defer(&mut self, path: &WorkspacePath) {
+        if self
+            .incoming
+            .get(path)
+            .is_some_and(|incoming| !matches!(incoming.state, State::Applying))
+        {
+            self.resolve(path);
         }
     }
 
@@ -445,12 +465,17 @@ impl ReplicaCore {
                         self.imply_folders(&path);
                     }
                     self.removals.remove(&path);
+                    self.refused.remove(&path);
                     self.drop_sequence(&incoming);
-                    if let Some(next) = self.superseding.remove(&path) {
-                        self.receive(path.clone(), next);
+                    if self.pending.contains_key(&path) {
+                        // It was found to have changed just before.
+                        self.overwritten.insert(path.clone());
                     }
                     if let ApplyOutcome::DoneBut(change) = outcome {
                         self.local_changes(vec![change]);
+                    }
+                    if let Some(next) = self.superseding.remove(&path) {
+                        self.receive(path, next);
                     }
                     continue;
                 }
@@ -493,7 +518,11 @@ impl ReplicaCore {
     /// are its all the same: a full comparison must be able to remove them.
     fn imply_folders(&mut self, path: &WorkspacePath) {
         for folder in path.ancestors() {
-            if !self.bases.contains_key(&folder) && !self.pending.contains_key(&folder) {
+            if let Some(pending) = self.pending.get(&folder) {
+                if !pending.is_folder() {
+                    self.overwritten.insert(folder);
+                }
+            } else if !self.bases.contains_key(&folder) {
                 let node = Node::directory(0o755);
                 self.set_base(&folder, Some(Base { sequence: 0, node }));
             }
@@ -560,11 +589,18 @@ impl ReplicaCore {
             .map(|incoming| incoming.sequence)
             .collect();
         self.outstanding.extend(applying);
+        let refused: Vec<_> = self.refused.iter().cloned().collect();
+        for path in refused {
+            if !self.incoming.contains_key(&path) {
+                self.revert(&path);
+            }
+        }
     }
 
     /// A refused write gives way to the master's version: the one that waits,
     /// or the base.
     pub(super) fn revert(&mut self, path: &WorkspacePath) {
+        self.refused.insert(path.clone());
         if self.pending.contains_key(path) {
             return;
         }
@@ -590,9 +626,6 @@ impl ReplicaCore {
 
     /// An accepted write makes what was announced before it stale.
     pub(super) fn overtake(&mut self, path: &WorkspacePath, sequence: u64) {
-        if self.pending.contains_key(path) {
-            return;
-        }
         let stale = |incoming: &Incoming| {
             incoming.sequence <= sequence && !matches!(incoming.state, State::Applying)
         };
@@ -601,7 +634,7 @@ impl ReplicaCore {
                 self.drop_sequence(&incoming);
                 self.removals.remove(path);
             }
-        } else {
+        } else if !self.pending.contains_key(path) {
             self.resolve(path);
         }
     }

@@ -32,8 +32,6 @@ use outgoing::{Journalled, Pending};
 pub const SILENCE: Duration = Duration::from_secs(20);
 /// How long a change that could not be put in place waits for another try.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How long the end of a repeated catch-up waits for its fence.
-const FENCE_GRACE: Duration = Duration::from_secs(1);
 const MAX_REQUESTS: usize = 65_536;
 
 /// What the master last had at a path, as far as it is in place here.
@@ -233,10 +231,11 @@ enum Phase {
     Offline,
     /// The first catch-up of a connection ends with the first heartbeat. A later
     /// one may be crossed by a heartbeat that was sent before it was asked for:
-    /// it ends with a fence, a barrier of our own behind the request.
+    /// it ends with a fence, a barrier of our own behind the request, or with a
+    /// second heartbeat where a master does not answer barriers.
     CatchingUp {
         fenced: bool,
-        heartbeat: Option<(u64, Duration)>,
+        heartbeats: u32,
     },
     Live,
 }
@@ -296,6 +295,10 @@ pub struct ReplicaCore {
     applying: bool,
     journal: BTreeMap<u64, Journalled>,
     pending: HashMap<WorkspacePath, Pending>,
+    /// Paths that hold a refused write, until the master's version takes them.
+    refused: HashSet<WorkspacePath>,
+    /// Paths that got the master's version while a local change waits.
+    overwritten: HashSet<WorkspacePath>,
     next_local_seq: u64,
     loading_inline: Vec<u64>,
     unanswered: usize,
@@ -336,6 +339,8 @@ impl ReplicaCore {
             applying: false,
             journal: BTreeMap::new(),
             pending: HashMap::new(),
+            refused: HashSet::new(),
+            overwritten: HashSet::new(),
             next_local_seq: restored.next_local_seq.max(1),
             loading_inline: Vec::new(),
             unanswered: 0,
@@ -365,7 +370,7 @@ impl ReplicaCore {
     pub fn connected(&mut self, now: Duration) {
         self.phase = Phase::CatchingUp {
             fenced: false,
-            heartbeat: None,
+            heartbeats: 0,
         };
         self.last_heard = now;
         let since = if self.resyncing { 0 } else { self.applied };
@@ -484,7 +489,7 @@ impl ReplicaCore {
                 };
                 self.notified(sequence, path, node, inline_content)?;
             }
-            WireMessage::Heartbeat { agent_sequence, .. } => self.heartbeat(now, agent_sequence),
+            WireMessage::Heartbeat { agent_sequence, .. } => self.heartbeat(agent_sequence),
             WireMessage::WriteBackResult { accepted, rejected } => {
                 self.answered(&accepted, rejected)
             }
@@ -535,26 +540,11 @@ impl ReplicaCore {
     /// When [`handle_timeout`](Self::handle_timeout) should be called.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let silence = self.is_connected().then(|| self.last_heard + SILENCE);
-        let fence = match self.phase {
-            Phase::CatchingUp {
-                heartbeat: Some((_, at)),
-                ..
-            } => Some(at + FENCE_GRACE),
-            _ => None,
-        };
-        [silence, fence, self.retry_at].into_iter().flatten().min()
+        [silence, self.retry_at].into_iter().flatten().min()
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Duration) {
-        if let Phase::CatchingUp {
-            heartbeat: Some((sequence, at)),
-            ..
-        } = self.phase
-            && now >= at + FENCE_GRACE
-        {
-            self.end_catch_up(sequence);
-        }
         if self.retry_at.is_some_and(|at| now >= at) {
             self.retry_blocked();
         }

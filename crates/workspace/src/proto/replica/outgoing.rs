@@ -33,6 +33,12 @@ pub(super) struct Pending {
     node: Option<Node>,
 }
 
+impl Pending {
+    pub(super) fn is_folder(&self) -> bool {
+        self.node.as_ref().is_some_and(Node::is_directory)
+    }
+}
+
 impl ReplicaCore {
     /// Takes local changes, in an order in which they can be made.
     pub fn local_changes(&mut self, changes: Vec<LocalChange>) {
@@ -135,9 +141,10 @@ impl ReplicaCore {
             _ => vec![(entry.path.clone(), entry.node.clone())],
         };
         for (path, node) in effects {
-            let pending = self.pending.entry(path).or_default();
+            let pending = self.pending.entry(path.clone()).or_default();
             pending.entries += 1;
             pending.node = node;
+            self.defer(&path);
         }
         self.journal
             .insert(entry.local_seq, Journalled { entry, state });
@@ -268,11 +275,18 @@ impl ReplicaCore {
                 for (path, node) in bases_after(entry) {
                     let base = node.map(|node| Base { sequence, node });
                     self.set_base(&path, base);
+                    self.refused.remove(&path);
                     self.overtake(&path, sequence);
+                    if !self.pending.contains_key(&path) && self.overwritten.remove(&path) {
+                        self.revert(&path);
+                    }
                 }
             }
             Err(_) => {
                 for path in &paths {
+                    if !self.pending.contains_key(path) {
+                        self.overwritten.remove(path);
+                    }
                     self.revert(path);
                 }
             }
