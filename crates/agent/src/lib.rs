@@ -2,7 +2,7 @@
 //!
 //! - [`proto`] is the plane's specification and its pure core: messages, lifecycle, state patches.
 //! - [`supervisor`] starts and keeps the processes; start at [`Supervisor`] and [`InstanceHandle`].
-//! - [`logs`] and [`usage`] are what the instances leave behind beside their state.
+//! - [`logs`] is what the instances leave behind beside their state.
 //! - [`sdk`] is the other end: what an agent written in Rust uses. [`shell_agent`] is one.
 //!
 //! This crate knows no other plane and no session: whoever runs messages brings the queue and the
@@ -17,7 +17,6 @@ pub mod sdk;
 pub mod shell_agent;
 mod state;
 pub mod supervisor;
-pub mod usage;
 
 pub use ledger::{LedgerError, SweepReport};
 pub use process::{ProcessLimits, SpawnError};

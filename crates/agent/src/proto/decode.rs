@@ -117,6 +117,9 @@ fn general(payload: &[u8]) -> Result<Decoded<'_>, BadFrame> {
             finish_reason: fields.required("finish_reason")?,
             token_usage: fields.optional("token_usage")?,
         },
+        "usage" => AgentToCoordinator::Usage {
+            token_usage: fields.required("token_usage")?,
+        },
         "ask_user" => AgentToCoordinator::AskUser {
             ask_id: fields.required("ask_id")?,
             questions: fields.required("questions")?,
@@ -325,6 +328,9 @@ mod tests {
             module: "a.b".to_owned(),
             timestamp: "2025-01-15T10:30:00Z".to_owned(),
         }));
+        roundtrip(&AgentToCoordinator::Usage {
+            token_usage: super::super::usage::TokenUsage::default(),
+        });
         roundtrip(&AgentToCoordinator::Complete {
             message_id: "m".into(),
             finish_reason: FinishReason::EndTurn,

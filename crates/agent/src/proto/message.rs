@@ -208,6 +208,12 @@ pub enum AgentToCoordinator<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         token_usage: Option<TokenUsage>,
     },
+    /// What the running message has used so far, in all: said between model calls, so that a
+    /// budget can end it before the next one.
+    Usage {
+        /// The sum.
+        token_usage: TokenUsage,
+    },
     /// A question to the person.
     AskUser {
         /// The agent's id of the question.

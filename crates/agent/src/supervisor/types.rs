@@ -110,6 +110,8 @@ pub enum InstanceEvent {
         /// Why not.
         reason: String,
     },
+    /// What the running message has used so far, in all.
+    Usage(TokenUsage),
     /// The agent asks the person; see [`InstanceHandle::answer_ask`](crate::InstanceHandle::answer_ask).
     AskUser {
         /// The agent's id of the question.

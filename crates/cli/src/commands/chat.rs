@@ -78,7 +78,13 @@ async fn choose(context: &Context, args: ChatArgs) -> Result<Choice, CommandErro
     }
     let agent = match args.agent {
         Some(agent) => agent,
-        None => default_agent(&daemon.get_config().await?.config),
+        None => {
+            let config = daemon.get_config().await?.config;
+            let agents = daemon.agents().await?.agents;
+            default_agent(&config, |name| {
+                agents.iter().any(|agent| agent.name == name)
+            })
+        }
     };
     let session = if args.new {
         None
@@ -96,8 +102,8 @@ fn newest(sessions: &[SessionInfo], agent: &str) -> Option<u64> {
         .max()
 }
 
-/// `coder` when a model provider has a key, else `shell`.
-fn default_agent(config: &str) -> String {
+/// `coder` when there is one and a model provider has a key, else `shell`.
+fn default_agent(config: &str, exists: impl Fn(&str) -> bool) -> String {
     let config: Value = serde_json::from_str(config).unwrap_or_default();
     let has_key = config["providers"].as_object().is_some_and(|providers| {
         providers.values().any(|provider| {
@@ -106,7 +112,12 @@ fn default_agent(config: &str) -> String {
                 .is_some_and(|key| !key.is_empty())
         })
     });
-    if has_key { "coder" } else { "shell" }.to_owned()
+    let agent = if has_key && exists("coder") {
+        "coder"
+    } else {
+        "shell"
+    };
+    agent.to_owned()
 }
 
 #[cfg(test)]
@@ -116,14 +127,16 @@ mod tests {
     #[test]
     fn a_key_makes_coder_the_default() {
         assert_eq!(
-            default_agent(r#"{"providers":{"anthropic":{"api_key":"***"}}}"#),
+            default_agent(r#"{"providers":{"anthropic":{"api_key":"***"}}}"#, |_| true),
             "coder"
         );
         assert_eq!(
-            default_agent(r#"{"providers":{"anthropic":{"api_key":""}}}"#),
+            default_agent(r#"{"providers":{"anthropic":{"api_key":""}}}"#, |_| true),
             "shell"
         );
-        assert_eq!(default_agent("{}"), "shell");
+        assert_eq!(default_agent("{}", |_| true), "shell");
+        let keyed = r#"{"providers":{"anthropic":{"api_key":"***"}}}"#;
+        assert_eq!(default_agent(keyed, |name| name == "shell"), "shell");
     }
 
     #[test]

@@ -85,6 +85,8 @@ kinds! {
     FileChange = "file_change",
     /// Output of a command.
     TerminalOutput = "terminal_output",
+    /// What a turn has used so far.
+    Usage = "usage",
     /// An element of a type that this version does not know.
     Element = "element",
 

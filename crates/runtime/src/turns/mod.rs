@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quintet_agent::proto::message::{
     AgentId, ApprovalResult, FinishReason, InboundMessage, MessageData, Origin,
 };
-use quintet_agent::{FailReason, Steered, TurnEnd};
+use quintet_agent::{FailReason, Steered, TokenUsage, TurnEnd};
+use rust_decimal::Decimal;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::Config;
 use crate::journal::{Entry, Kind};
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
@@ -324,9 +324,9 @@ impl Coordinator {
                 match message.purpose {
                     Purpose::Message => {
                         let end = turn.run(inbound(&session, &message)).await;
-                        let _closed = turn.close().await;
+                        let closed = turn.close().await;
                         self.inner.turns.remove(&session.agent_id());
-                        self.end(id, outcome(end)).await;
+                        self.end(id, outcome(end, closed.used)).await;
                     }
                     Purpose::Compaction => self.compact(&session, &message, &turn).await,
                 }
@@ -348,8 +348,9 @@ impl Coordinator {
     /// Runs a request for a summary, and lets the summary stand for the conversation when it ends well.
     async fn compact(&self, session: &Session, message: &Message, turn: &Turn) {
         let before = turn.handle.state().await;
-        let mut outcome = outcome(turn.run(inbound(session, message)).await);
-        let _closed = turn.close().await;
+        let end = turn.run(inbound(session, message)).await;
+        let closed = turn.close().await;
+        let mut outcome = outcome(end, closed.used);
         self.inner.turns.remove(&session.agent_id());
         let (id, number) = (message.id, session.id);
         let text = self
@@ -397,29 +398,27 @@ impl Coordinator {
         session: &Session,
         message: &Message,
     ) -> Result<Option<Arc<Turn>>, Refusal> {
-        let opened = self.inner.instances.of_session(session).await;
         // Known before its start can be read, so that whoever sees that can steer and cancel it.
-        let turn = opened.map(|handle| Arc::new(Turn::new(session.id, message.id, handle)));
-        if let Ok(turn) = &turn {
+        let prepared = self.prepare(session, message).await;
+        if let Ok(turn) = &prepared {
             self.inner.turns.insert(session.agent_id(), turn.clone());
         }
-        let begun = self.begin(session, message).await;
-        match (begun, turn) {
-            (Ok(true), Ok(turn)) => {
-                let config = self.inner.instances.config();
-                let within = self.check_budget(session, &config).await;
-                if within.is_err() {
-                    self.inner.turns.remove(&session.agent_id());
-                }
-                within.map(|()| Some(turn))
-            }
-            (Ok(true), Err(refusal)) => Err(refusal),
+        match (self.begin(session, message).await, prepared) {
+            (Ok(true), prepared) => prepared.map(Some),
             (other, _) => {
                 self.inner.turns.remove(&session.agent_id());
                 other?;
                 Ok(None)
             }
         }
+    }
+
+    async fn prepare(&self, session: &Session, message: &Message) -> Result<Arc<Turn>, Refusal> {
+        let allowance = self.allowance(session).await?;
+        let handle = self.inner.instances.of_session(session).await?;
+        Ok(Arc::new(Turn::new(
+            session.id, message.id, handle, allowance,
+        )))
     }
 
     async fn begin(&self, session: &Session, message: &Message) -> Result<bool, StoreError> {
@@ -437,13 +436,14 @@ impl Coordinator {
             .await
     }
 
-    async fn check_budget(&self, session: &Session, config: &Config) -> Result<(), Refusal> {
-        let Some(limit) = config
-            .agents
-            .get(&session.agent)
-            .and_then(|agent| agent.budget.day)
-        else {
-            return Ok(());
+    /// What the next turn may cost; refused when the day's budget is used up.
+    async fn allowance(&self, session: &Session) -> Result<Option<Decimal>, Refusal> {
+        let config = self.inner.instances.config();
+        let Some(budget) = config.agents.get(&session.agent).map(|agent| agent.budget) else {
+            return Ok(None);
+        };
+        let Some(limit) = budget.day else {
+            return Ok(budget.turn);
         };
         let agent = session.agent.clone();
         let day = usage::day_of(jiff::Timestamp::now().as_microsecond());
@@ -458,7 +458,8 @@ impl Coordinator {
                 session.agent, session.agent
             )));
         }
-        Ok(())
+        let left = limit - spent;
+        Ok(Some(budget.turn.map_or(left, |turn| turn.min(left))))
     }
 
     async fn end(&self, turn: u64, outcome: TurnOutcome) {
@@ -521,7 +522,8 @@ fn inbound(session: &Session, message: &Message) -> InboundMessage {
     }
 }
 
-fn outcome(end: TurnEnd) -> TurnOutcome {
+/// How a turn ended. What it said it had used counts also when it did not come to its completion.
+fn outcome(end: TurnEnd, used: TokenUsage) -> TurnOutcome {
     match end {
         TurnEnd::Completed {
             finish_reason,
@@ -546,7 +548,7 @@ fn outcome(end: TurnEnd) -> TurnOutcome {
                 error,
                 code,
                 retryable,
-                usage: usage.unwrap_or_default(),
+                usage: usage.unwrap_or(used),
             }
         }
         TurnEnd::Failed { reason, detail } => {
@@ -559,6 +561,7 @@ fn outcome(end: TurnEnd) -> TurnOutcome {
             };
             TurnOutcome {
                 finish_reason: word.to_owned(),
+                usage: used,
                 ..TurnOutcome::failed(detail, code, retryable)
             }
         }

@@ -4,7 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quintet_agent::proto::message::{AgentId, ApprovalResult, InboundMessage};
-use quintet_agent::{InstanceEvent, InstanceHandle, Observer, Phase, Steered, TurnEnd};
+use quintet_agent::{
+    CancelCause, InstanceEvent, InstanceHandle, Observer, Phase, Steered, TokenUsage, TurnEnd,
+};
+use rust_decimal::Decimal;
 use serde_json::json;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +27,8 @@ pub(crate) struct Turn {
     session: u64,
     pub(crate) id: u64,
     pub(crate) handle: InstanceHandle,
+    /// What the turn may cost.
+    allowance: Option<Decimal>,
     /// Held while rows of the turn are written, so that none follows its end.
     gate: AsyncMutex<Gate>,
     cancelled: CancellationToken,
@@ -33,6 +38,8 @@ pub(crate) struct Turn {
 pub(crate) struct Gate {
     open: bool,
     recorder: Recorder,
+    /// What the agent said that the turn has used so far.
+    pub(crate) used: TokenUsage,
     /// Rows that are on their way to the disk, oldest first.
     in_flight: VecDeque<Appending>,
 }
@@ -62,14 +69,21 @@ impl Gate {
 }
 
 impl Turn {
-    pub(crate) fn new(session: u64, id: u64, handle: InstanceHandle) -> Self {
+    pub(crate) fn new(
+        session: u64,
+        id: u64,
+        handle: InstanceHandle,
+        allowance: Option<Decimal>,
+    ) -> Self {
         Self {
             session,
             id,
             handle,
+            allowance,
             gate: AsyncMutex::new(Gate {
                 open: true,
                 recorder: Recorder::new(session, id),
+                used: TokenUsage::default(),
                 in_flight: VecDeque::new(),
             }),
             cancelled: CancellationToken::new(),
@@ -200,6 +214,16 @@ impl TurnObserver {
                     gate.append(&self.db, std::mem::take(&mut rows)).await?;
                     self.request_approval(&turn, event).await?;
                 }
+                InstanceEvent::Usage(used) => {
+                    gate.used = used;
+                    rows.push(Entry::new(Kind::Usage, &used).in_turn(turn.session, turn.id));
+                    if turn
+                        .allowance
+                        .is_some_and(|allowance| used.cost >= allowance)
+                    {
+                        turn.handle.cancel_for(CancelCause::Budget).await;
+                    }
+                }
                 event => rows.extend(note(agent, Some(&turn), event)),
             }
         }
@@ -296,6 +320,7 @@ fn note(agent: &AgentId, turn: Option<&Turn>, event: InstanceEvent) -> Option<En
         ),
         InstanceEvent::Log(_)
         | InstanceEvent::StateApplied { .. }
+        | InstanceEvent::Usage(_)
         | InstanceEvent::Element { .. }
         | InstanceEvent::AskUser { .. }
         | InstanceEvent::ApprovalRequest { .. } => return None,

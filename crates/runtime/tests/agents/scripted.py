@@ -8,6 +8,7 @@ A message that is not JSON is echoed. Commands:
   {"approve": COMMAND}            waits for the decision and says it
   {"await": "steer" | "cancel"}   waits for that message
   {"usage": COST}                 what the turn cost
+  {"spend": COST}                 says what the turn has cost so far
   {"show": "state" | "config"}    says it as JSON
   {"crash": CODE}                 ends the process
 """
@@ -116,6 +117,9 @@ def work(message, output):
                 say("steered: " + got["content"])
         elif "usage" in command:
             usage = {"input_tokens": 10, "output_tokens": 5, "cost": command["usage"]}
+        elif "spend" in command:
+            usage = {"input_tokens": 10, "output_tokens": 5, "cost": command["spend"]}
+            send({"type": "usage", "token_usage": usage})
         elif "show" in command:
             say(json.dumps({"state": state, "config": config}[command["show"]], sort_keys=True))
         elif "crash" in command:

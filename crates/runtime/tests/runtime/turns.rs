@@ -219,6 +219,33 @@ async fn a_cancelled_turn_ends_and_the_session_goes_on() {
 }
 
 #[tokio::test]
+async fn a_budget_stops_a_turn_before_its_next_call_and_refuses_the_next_one() {
+    let budget = "budget = { turn = \"0.50\", day = \"1.00\" }\n";
+    let daemon = TestDaemon::start_with(budget).await;
+    let mut client = daemon.client().await;
+    let within = script(&[r#"{"spend": "0.49"}"#, r#"{"say": "done"}"#]);
+    let session = client
+        .send(within)
+        .await
+        .expect("within its budget")
+        .session;
+    let over = again(session, &[r#"{"spend": "0.51"}"#, r#"{"await": "cancel"}"#]);
+    let events = run(&mut client, over).await;
+    match events.last().and_then(|event| event.event.clone()) {
+        Some(Event::End(end)) => {
+            assert_eq!(
+                (end.finish_reason.as_str(), end.code),
+                ("budget", Some(429))
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let refused = client.send(again(session, &["more"])).await;
+    assert_eq!(code(refused), 429, "0.49 and 0.51 are the whole day");
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn a_killed_session_ends_its_stream_and_keeps_its_history() {
     let daemon = TestDaemon::start().await;
     let mut client = daemon.client().await;
@@ -264,6 +291,7 @@ async fn a_crash_is_reported_once_and_the_message_can_be_retried() {
         &mut client,
         script(&[
             r#"{"state": "tries", "value": 1}"#,
+            r#"{"spend": "0.10"}"#,
             r#"{"say": "a"}"#,
             r#"{"crash": 3}"#,
         ]),
@@ -287,6 +315,15 @@ async fn a_crash_is_reported_once_and_the_message_can_be_retried() {
     assert_eq!(ends(&daemon.journal(Some(session)).await), 2);
     let shown = client.send(again(session, &[r#"{"show": "state"}"#])).await;
     assert_eq!(shown.expect("restarted").content, r#"{"tries": 1}"#);
+    let sessions = client
+        .sessions(SessionsMsg::default())
+        .await
+        .expect("lists")
+        .sessions;
+    assert_eq!(
+        sessions[0].cost, "0.20",
+        "what was spent counts, crash or not"
+    );
     let refused: Vec<_> = client.retry(RetryMsg { session }).collect().await;
     assert_eq!(code(refused.into_iter().next().expect("one answer")), 409);
     daemon.stop().await;

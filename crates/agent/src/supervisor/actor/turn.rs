@@ -292,6 +292,12 @@ impl<O: Observer> Actor<O> {
                 finish_reason,
                 token_usage,
             } => self.completed(&message_id, finish_reason, token_usage, logs),
+            AgentToCoordinator::Usage { token_usage } => {
+                self.turns.heard(now);
+                if self.turns.running().is_some() {
+                    self.outbox.push(InstanceEvent::Usage(token_usage));
+                }
+            }
             AgentToCoordinator::StateDelta { deltas } => {
                 self.turns.heard(now);
                 if durable.lists == 0 {

@@ -1,0 +1,344 @@
+//! Commands and shells that run for clients.
+//!
+//! Each has a task that owns its handle and feeds the client's stream; other connections reach
+//! its input through the table.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quintet_control::wire::{
+    CommandEnded, CommandEvent, CommandStarted, ExecInputMsg, ExecMsg, ShellInputMsg, ShellMsg,
+    ShellResizeMsg, command_ended::Outcome, command_event::Event,
+};
+use quintet_sandbox::hub::{
+    ExecEvent, ExecHandle, ExecInput, ExecOutcome, ExecRequest, RequestError, ShellEvent,
+    ShellHandle, ShellInput, TerminalSize,
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Workers;
+use crate::refusal::Refusal;
+
+/// Events that wait for their client; the command waits beyond that.
+const WAITING: usize = 16;
+
+/// How long a worker may take to be told that its job is left to it.
+const DETACH: Duration = Duration::from_secs(2);
+
+/// What a client of a command reads.
+pub(crate) type CommandEvents = mpsc::Receiver<Result<CommandEvent, Refusal>>;
+
+#[derive(Clone)]
+enum Input {
+    Exec(ExecInput),
+    Shell(ShellInput),
+}
+
+struct OpenJob {
+    /// A later attachment of the same job takes its place and must not be removed by the earlier.
+    number: u64,
+    input: Input,
+    cancel: CancellationToken,
+}
+
+/// The table of what runs for clients.
+pub(super) struct OpenJobs {
+    /// Short sections without an await.
+    open: Mutex<HashMap<String, OpenJob>>,
+    numbers: AtomicU64,
+    /// Cancelled when the daemon stops: jobs are left to their workers.
+    release: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Default for OpenJobs {
+    fn default() -> Self {
+        Self {
+            open: Mutex::default(),
+            numbers: AtomicU64::new(0),
+            release: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        }
+    }
+}
+
+impl OpenJobs {
+    pub(super) fn release_all(&self) {
+        self.release.cancel();
+        self.tasks.close();
+    }
+
+    pub(super) async fn released(&self) {
+        self.tasks.wait().await;
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<String, OpenJob>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(self: &Arc<Self>, id: &str, input: Input) -> Entered {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let cancel = CancellationToken::new();
+        let job = OpenJob {
+            number,
+            input,
+            cancel: cancel.clone(),
+        };
+        self.open().insert(id.to_owned(), job);
+        Entered {
+            jobs: self.clone(),
+            id: id.to_owned(),
+            number,
+            cancel,
+        }
+    }
+
+    fn input(&self, id: &str) -> Result<Input, Refusal> {
+        let open = self.open();
+        let job = open.get(id).ok_or_else(|| not_running(id))?;
+        Ok(job.input.clone())
+    }
+}
+
+fn not_running(id: &str) -> Refusal {
+    Refusal::NotFound(format!("no command or shell {id} runs for a client"))
+}
+
+/// A job's place in the table, left when dropped.
+struct Entered {
+    jobs: Arc<OpenJobs>,
+    id: String,
+    number: u64,
+    cancel: CancellationToken,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut open = self.jobs.open();
+        if open.get(&self.id).is_some_and(|job| job.number == self.number) {
+            open.remove(&self.id);
+        }
+    }
+}
+
+impl Workers {
+    /// Runs a command, or attaches to one.
+    pub(crate) async fn exec(&self, request: ExecMsg) -> Result<CommandEvents, Refusal> {
+        let handle = match &request.attach {
+            Some(job) => {
+                self.arrived(&request.worker).await;
+                self.hub.attach_exec(&request.worker, job).await?
+            }
+            None => {
+                if request.timeout_ms == Some(0) {
+                    return Err(Refusal::Bad("a timeout of 0 lets nothing run".into()));
+                }
+                let exec = ExecRequest {
+                    command: request.command,
+                    cwd: request.cwd,
+                    env: request.env.into_iter().collect(),
+                    timeout: request.timeout_ms.map(Duration::from_millis),
+                    stdin: request.stdin,
+                };
+                self.hub.exec(&request.worker, exec).await?
+            }
+        };
+        let entered = self.jobs.enter(handle.id(), Input::Exec(handle.stdin()));
+        let (events, client) = mpsc::channel(WAITING);
+        let release = self.jobs.release.clone();
+        self.jobs
+            .tasks
+            .spawn(run_command(handle, entered, events, release));
+        Ok(client)
+    }
+
+    /// Starts a shell, or attaches to one.
+    pub(crate) async fn shell(&self, request: ShellMsg) -> Result<CommandEvents, Refusal> {
+        let size = size(request.rows, request.cols)?;
+        let handle = match &request.attach {
+            Some(job) => {
+                self.arrived(&request.worker).await;
+                let handle = self.hub.attach_shell(&request.worker, job).await?;
+                handle.input().resize(size).await?;
+                handle
+            }
+            None => self.hub.shell(&request.worker, size, &request.term).await?,
+        };
+        let entered = self.jobs.enter(handle.id(), Input::Shell(handle.input()));
+        let (events, client) = mpsc::channel(WAITING);
+        let release = self.jobs.release.clone();
+        self.jobs
+            .tasks
+            .spawn(run_shell(handle, entered, events, release));
+        Ok(client)
+    }
+
+    pub(crate) async fn exec_input(&self, request: ExecInputMsg) -> Result<(), Refusal> {
+        let Input::Exec(input) = self.jobs.input(&request.job)? else {
+            return Err(not_running(&request.job));
+        };
+        input.write(&request.data).await?;
+        if request.eof {
+            input.finish().await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn exec_cancel(&self, job: &str) -> Result<(), Refusal> {
+        let open = self.jobs.open();
+        open.get(job).ok_or_else(|| not_running(job))?.cancel.cancel();
+        Ok(())
+    }
+
+    pub(crate) async fn shell_input(&self, request: ShellInputMsg) -> Result<(), Refusal> {
+        Ok(self.shell_of(&request.job)?.write(&request.data).await?)
+    }
+
+    pub(crate) async fn shell_resize(&self, request: ShellResizeMsg) -> Result<(), Refusal> {
+        let size = size(request.rows, request.cols)?;
+        Ok(self.shell_of(&request.job)?.resize(size).await?)
+    }
+
+    fn shell_of(&self, job: &str) -> Result<ShellInput, Refusal> {
+        match self.jobs.input(job)? {
+            Input::Shell(input) => Ok(input),
+            Input::Exec(_) => Err(not_running(job)),
+        }
+    }
+}
+
+fn size(rows: u32, cols: u32) -> Result<TerminalSize, Refusal> {
+    let (Ok(rows), Ok(cols)) = (u16::try_from(rows), u16::try_from(cols)) else {
+        return Err(Refusal::Bad(format!("{rows}x{cols} is no terminal's size")));
+    };
+    Ok(TerminalSize { rows, cols })
+}
+
+type Client = mpsc::Sender<Result<CommandEvent, Refusal>>;
+
+async fn run_command(
+    mut handle: ExecHandle,
+    entered: Entered,
+    client: Client,
+    release: CancellationToken,
+) {
+    if client.send(Ok(started(handle.id()))).await.is_err() {
+        return;
+    }
+    let mut cancelled = false;
+    loop {
+        let next = tokio::select! {
+            biased;
+            () = release.cancelled() => {
+                leave(handle.detach()).await;
+                return;
+            }
+            // Dropping the handle kills the process tree.
+            () = client.closed() => return,
+            () = entered.cancel.cancelled(), if !cancelled => {
+                cancelled = true;
+                handle.cancel().await;
+                continue;
+            }
+            next = handle.next() => next,
+        };
+        let (event, last) = match next {
+            Ok(ExecEvent::Stdout(bytes)) => (Ok(Event::Stdout(bytes.into())), false),
+            Ok(ExecEvent::Stderr(bytes)) => (Ok(Event::Stderr(bytes.into())), false),
+            Ok(ExecEvent::Ended { outcome, duration }) => (Ok(ended(&outcome, duration)), true),
+            Err(error) => (Err(error), true),
+        };
+        if deliver(&client, event, &release).await.is_err() && !last {
+            if release.is_cancelled() {
+                leave(handle.detach()).await;
+            }
+            return;
+        }
+        if last {
+            return;
+        }
+    }
+}
+
+async fn run_shell(
+    mut handle: ShellHandle,
+    entered: Entered,
+    client: Client,
+    release: CancellationToken,
+) {
+    let started_at = tokio::time::Instant::now();
+    let _ = client.send(Ok(started(handle.id()))).await;
+    loop {
+        let next = tokio::select! {
+            biased;
+            () = release.cancelled() => break,
+            () = client.closed() => break,
+            // Dropping the handle hangs up.
+            () = entered.cancel.cancelled() => return,
+            next = handle.next() => next,
+        };
+        let (event, last) = match next {
+            Ok(ShellEvent::Output(bytes)) => (Ok(Event::Stdout(bytes.into())), false),
+            Ok(ShellEvent::Ended(outcome)) => (Ok(ended(&outcome, started_at.elapsed())), true),
+            Err(error) => (Err(error), true),
+        };
+        let delivered = deliver(&client, event, &release).await;
+        if last {
+            return;
+        }
+        if delivered.is_err() {
+            break;
+        }
+    }
+    leave(handle.detach()).await;
+}
+
+/// Gives an event to the client; fails when it is gone or the daemon stops.
+async fn deliver(
+    client: &Client,
+    event: Result<Event, RequestError>,
+    release: &CancellationToken,
+) -> Result<(), ()> {
+    let event = event
+        .map(|event| CommandEvent { event: Some(event) })
+        .map_err(Refusal::from);
+    tokio::select! {
+        biased;
+        sent = client.send(event) => sent.map_err(drop),
+        () = release.cancelled() => Err(()),
+    }
+}
+
+/// Leaves a job to its worker. One that can't keep it ends it.
+async fn leave(detach: impl Future<Output = Result<String, RequestError>>) {
+    match tokio::time::timeout(DETACH, detach).await {
+        Ok(Ok(job)) => tracing::debug!(job, "left running"),
+        Ok(Err(error)) => tracing::debug!(%error, "could not be left running"),
+        Err(_) => tracing::debug!("the worker was not told in time; it keeps the job by itself"),
+    }
+}
+
+fn started(job: &str) -> CommandEvent {
+    CommandEvent {
+        event: Some(Event::Started(CommandStarted {
+            job: job.to_owned(),
+        })),
+    }
+}
+
+fn ended(outcome: &ExecOutcome, duration: Duration) -> Event {
+    let outcome = match *outcome {
+        ExecOutcome::Exited(code) => Outcome::Exited(code),
+        ExecOutcome::Signaled(signal) => Outcome::Signalled(signal),
+        ExecOutcome::TimedOut { secs } => Outcome::TimedOut(secs),
+        ExecOutcome::Cancelled => Outcome::Cancelled(true),
+    };
+    Event::Ended(CommandEnded {
+        outcome: Some(outcome),
+        duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+    })
+}

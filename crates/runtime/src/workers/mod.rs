@@ -1,0 +1,136 @@
+//! The sandbox plane in the daemon: the hub, who may register, what runs for which client, and the
+//! audit of all of it.
+//!
+//! A command belongs to the client that started it: when that goes away the command is cancelled.
+//! A shell is left running instead, to be attached to. When the daemon stops, both are left
+//! running where the worker can keep them; their clients see a stream without an end and attach
+//! again to the daemon that comes next.
+
+mod audit;
+mod builtin;
+mod copy;
+mod jobs;
+pub(crate) mod tokens;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quintet_sandbox::hub::{Hub, HubSettings, RequestError, WorkerStatus};
+use quintet_sandbox::proto::{Fingerprint, Liveness, Token};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::SandboxConfig;
+use crate::metrics::Metrics;
+use crate::refusal::Refusal;
+use crate::store::Db;
+
+pub use builtin::BuiltinWorker;
+pub(crate) use builtin::{BuiltinError, Dial, LOCAL, start as start_builtin};
+pub(crate) use copy::copy;
+pub(crate) use jobs::CommandEvents;
+
+/// How long a client that attaches waits for its worker to be back.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Everything of the sandbox plane that the daemon's servers share.
+pub(crate) struct Workers {
+    pub(crate) hub: Hub,
+    jobs: Arc<jobs::OpenJobs>,
+    /// The self-signed certificate's, which goes into every token.
+    pub(crate) fingerprint: Option<Fingerprint>,
+    /// Lets the built-in worker in, whatever address it has to dial; known to this process alone.
+    pub(crate) builtin_token: Token,
+    /// Connections of workers, and what runs for clients.
+    pub(crate) tasks: TaskTracker,
+    audit: TaskTracker,
+    stop: CancellationToken,
+    stop_audit: CancellationToken,
+}
+
+impl Workers {
+    pub(crate) fn new(
+        db: &Db,
+        config: &SandboxConfig,
+        metrics: &Arc<Metrics>,
+        fingerprint: Option<Fingerprint>,
+        builtin_token: Token,
+    ) -> Self {
+        let stop = CancellationToken::new();
+        let stop_audit = CancellationToken::new();
+        let settings = HubSettings {
+            liveness: Liveness {
+                stale_after: config.stale_after,
+                check_every: config.stale_check,
+            },
+            ..HubSettings::default()
+        };
+        let (observer, audit_writer) = audit::start(db.clone(), metrics.clone());
+        let audit = TaskTracker::new();
+        audit.spawn(audit_writer.run(stop_audit.clone()));
+        let auth = tokens::TokenAuth::new(db.clone(), builtin_token.hash(LOCAL));
+        Self {
+            hub: Hub::new(settings, Arc::new(auth), Arc::new(observer), stop.clone()),
+            jobs: Arc::default(),
+            fingerprint,
+            builtin_token,
+            tasks: TaskTracker::new(),
+            audit,
+            stop,
+            stop_audit,
+        }
+    }
+
+    /// Workers that are online.
+    pub(crate) fn online(&self) -> usize {
+        let workers = self.hub.workers();
+        let online = workers.iter().filter(|it| it.state == WorkerStatus::Online);
+        online.count()
+    }
+
+    /// Leaves commands and shells to their workers, closes every connection, and writes the last
+    /// rows of the audit.
+    pub(crate) async fn shutdown(&self) {
+        self.jobs.release_all();
+        self.jobs.released().await;
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.stop_audit.cancel();
+        self.audit.close();
+        self.audit.wait().await;
+    }
+
+    /// Waits, for a client that attaches, until its worker is there: after a restart of the
+    /// daemon the client is often back first.
+    async fn arrived(&self, worker: &str) {
+        let mut changes = self.hub.changes();
+        let online = async {
+            while self
+                .hub
+                .worker(worker)
+                .is_none_or(|info| info.state != WorkerStatus::Online)
+            {
+                if changes.changed().await.is_err() {
+                    break;
+                }
+            }
+        };
+        // Whoever asks next says what is wrong.
+        let _ = tokio::time::timeout(ATTACH_PATIENCE, online).await;
+    }
+}
+
+impl From<RequestError> for Refusal {
+    fn from(error: RequestError) -> Self {
+        let text = error.to_string();
+        match error {
+            RequestError::UnknownWorker { .. } => Self::NotFound(text),
+            RequestError::NotOnline { .. } => Self::Conflict(text),
+            RequestError::NeedsV2 { .. }
+            | RequestError::Failed { .. }
+            | RequestError::Local(_) => Self::Bad(text),
+            RequestError::Lost { .. } | RequestError::NoAnswer { .. } => Self::Internal(text),
+        }
+    }
+}
