@@ -301,6 +301,81 @@ pub trait Client: Send {
     ) -> impl Future<Output = Outcome<Accepted>> + Send {
         call(self, request)
     }
+
+    /// Lists the workers.
+    fn workers(&mut self) -> impl Future<Output = Outcome<WorkerList>> + Send {
+        call(self, WorkersMsg {})
+    }
+
+    /// Runs a command on a worker; dropped, it is cancelled.
+    fn exec(&mut self, request: ExecMsg) -> impl Stream<Item = Outcome<CommandEvent>> + Send {
+        follow(self, request)
+    }
+
+    /// Gives input to a command of another connection.
+    fn exec_input(&mut self, request: ExecInputMsg) -> impl Future<Output = Outcome<Pong>> + Send {
+        call(self, request)
+    }
+
+    /// Kills the process tree of a command of another connection.
+    fn exec_cancel(
+        &mut self,
+        request: ExecCancelMsg,
+    ) -> impl Future<Output = Outcome<Pong>> + Send {
+        call(self, request)
+    }
+
+    /// Starts or attaches to a shell; dropped, it is left running.
+    fn shell(&mut self, request: ShellMsg) -> impl Stream<Item = Outcome<CommandEvent>> + Send {
+        follow(self, request)
+    }
+
+    /// Types into a shell of another connection.
+    fn shell_input(
+        &mut self,
+        request: ShellInputMsg,
+    ) -> impl Future<Output = Outcome<Pong>> + Send {
+        call(self, request)
+    }
+
+    /// Tells a shell of another connection the terminal's size.
+    fn shell_resize(
+        &mut self,
+        request: ShellResizeMsg,
+    ) -> impl Future<Output = Outcome<Pong>> + Send {
+        call(self, request)
+    }
+
+    /// Lists the commands and shells that a worker keeps.
+    fn jobs(&mut self, request: JobsMsg) -> impl Future<Output = Outcome<JobList>> + Send {
+        call(self, request)
+    }
+
+    /// Copies files between a worker and the daemon's machine.
+    fn copy(&mut self, request: CopyMsg) -> impl Stream<Item = Outcome<CopyProgress>> + Send {
+        follow(self, request)
+    }
+
+    /// Makes a worker's token.
+    fn token_create(
+        &mut self,
+        request: TokenCreateMsg,
+    ) -> impl Future<Output = Outcome<TokenCreated>> + Send {
+        call(self, request)
+    }
+
+    /// Lists the tokens.
+    fn token_list(&mut self) -> impl Future<Output = Outcome<TokenList>> + Send {
+        call(self, TokenListMsg {})
+    }
+
+    /// Takes a token back.
+    fn token_revoke(
+        &mut self,
+        request: TokenRevokeMsg,
+    ) -> impl Future<Output = Outcome<Accepted>> + Send {
+        call(self, request)
+    }
 }
 
 async fn call<C, Q, R>(client: &mut C, request: Q) -> Outcome<R>

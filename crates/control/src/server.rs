@@ -215,6 +215,72 @@ pub trait Server: Send + Sync {
         unsupported(request)
     }
 
+    /// Lists the workers.
+    fn workers(&self, request: WorkersMsg) -> impl Future<Output = Answer<WorkerList>> + Send {
+        unsupported(request)
+    }
+
+    /// Runs a command on a worker. 404: unknown worker or job. 409: the worker is not online.
+    fn exec(&self, request: ExecMsg) -> impl Stream<Item = Answer<CommandEvent>> + Send {
+        unsupported_stream(request)
+    }
+
+    /// Gives input to a command. 404: nothing with that id runs.
+    fn exec_input(&self, request: ExecInputMsg) -> impl Future<Output = Answer<Pong>> + Send {
+        unsupported(request)
+    }
+
+    /// Kills a command's process tree. 404: nothing with that id runs.
+    fn exec_cancel(&self, request: ExecCancelMsg) -> impl Future<Output = Answer<Pong>> + Send {
+        unsupported(request)
+    }
+
+    /// Starts or attaches to a shell. 404: unknown worker or job. 409: the worker is not online.
+    fn shell(&self, request: ShellMsg) -> impl Stream<Item = Answer<CommandEvent>> + Send {
+        unsupported_stream(request)
+    }
+
+    /// Types into a shell. 404: nothing with that id runs.
+    fn shell_input(&self, request: ShellInputMsg) -> impl Future<Output = Answer<Pong>> + Send {
+        unsupported(request)
+    }
+
+    /// Tells a shell the terminal's size. 404: nothing with that id runs.
+    fn shell_resize(&self, request: ShellResizeMsg) -> impl Future<Output = Answer<Pong>> + Send {
+        unsupported(request)
+    }
+
+    /// Lists the commands and shells that a worker keeps. 404: unknown worker.
+    fn jobs(&self, request: JobsMsg) -> impl Future<Output = Answer<JobList>> + Send {
+        unsupported(request)
+    }
+
+    /// Copies files. 400: over TCP, or a path that can't be used. 404: unknown worker.
+    fn copy(&self, request: CopyMsg) -> impl Stream<Item = Answer<CopyProgress>> + Send {
+        unsupported_stream(request)
+    }
+
+    /// Makes a worker's token.
+    fn token_create(
+        &self,
+        request: TokenCreateMsg,
+    ) -> impl Future<Output = Answer<TokenCreated>> + Send {
+        unsupported(request)
+    }
+
+    /// Lists the tokens, without what opens anything.
+    fn token_list(&self, request: TokenListMsg) -> impl Future<Output = Answer<TokenList>> + Send {
+        unsupported(request)
+    }
+
+    /// Takes a token back. 404: unknown id. 409: it was taken back before.
+    fn token_revoke(
+        &self,
+        request: TokenRevokeMsg,
+    ) -> impl Future<Output = Answer<Accepted>> + Send {
+        unsupported(request)
+    }
+
     /// Routes a request to its method and wraps what comes back.
     ///
     /// The stream is never empty, its last message is the one that [`ReplyShape`] says, and
@@ -246,6 +312,18 @@ pub trait Server: Send + Sync {
                 Some(Request::AgentLogs(request)) => {
                     let replies = Relay::new(self.agent_logs(request), UntilDone);
                     return Replies::AgentLogs { replies };
+                }
+                Some(Request::Exec(request)) => {
+                    let replies = Relay::new(self.exec(request), UntilDone);
+                    return Replies::Exec { replies };
+                }
+                Some(Request::Shell(request)) => {
+                    let replies = Relay::new(self.shell(request), UntilDone);
+                    return Replies::Shell { replies };
+                }
+                Some(Request::Copy(request)) => {
+                    let replies = Relay::new(self.copy(request), UntilDone);
+                    return Replies::Copy { replies };
                 }
                 request => Some(Msg::Extension(ClientExtension { request })),
             },
@@ -298,9 +376,22 @@ async fn answer<S: Server + ?Sized>(server: &S, request: Option<Msg>) -> ServerM
             Request::CronRuns(request) => wrap(server.cron_runs(request).await),
             Request::Agents(request) => wrap(server.agents(request).await),
             Request::AgentRestart(request) => wrap(server.agent_restart(request).await),
-            Request::Retry(_) | Request::Attach(_) | Request::Events(_) | Request::AgentLogs(_) => {
-                streamed()
-            }
+            Request::Workers(request) => wrap(server.workers(request).await),
+            Request::ExecInput(request) => wrap(server.exec_input(request).await),
+            Request::ExecCancel(request) => wrap(server.exec_cancel(request).await),
+            Request::ShellInput(request) => wrap(server.shell_input(request).await),
+            Request::ShellResize(request) => wrap(server.shell_resize(request).await),
+            Request::Jobs(request) => wrap(server.jobs(request).await),
+            Request::TokenCreate(request) => wrap(server.token_create(request).await),
+            Request::TokenList(request) => wrap(server.token_list(request).await),
+            Request::TokenRevoke(request) => wrap(server.token_revoke(request).await),
+            Request::Retry(_)
+            | Request::Attach(_)
+            | Request::Events(_)
+            | Request::AgentLogs(_)
+            | Request::Exec(_)
+            | Request::Shell(_)
+            | Request::Copy(_) => streamed(),
         },
     }
 }
@@ -308,7 +399,7 @@ async fn answer<S: Server + ?Sized>(server: &S, request: Option<Msg>) -> ServerM
 pin_project! {
     /// The reply to one request: a kind of stream for each that streams, and one for all others.
     #[project = RepliesProjection]
-    enum Replies<One, Stream, SubscribeEvents, Retry, Attach, Events, AgentLogs> {
+    enum Replies<One, Stream, SubscribeEvents, Retry, Attach, Events, AgentLogs, Exec, Shell, Copy> {
         One { #[pin] reply: One },
         Stream { #[pin] replies: Stream },
         SubscribeEvents { #[pin] replies: SubscribeEvents },
@@ -316,10 +407,13 @@ pin_project! {
         Attach { #[pin] replies: Attach },
         Events { #[pin] replies: Events },
         AgentLogs { #[pin] replies: AgentLogs },
+        Exec { #[pin] replies: Exec },
+        Shell { #[pin] replies: Shell },
+        Copy { #[pin] replies: Copy },
     }
 }
 
-impl<O, S, U, R, A, E, L> Stream for Replies<O, S, U, R, A, E, L>
+impl<O, S, U, R, A, E, L, X, H, C> Stream for Replies<O, S, U, R, A, E, L, X, H, C>
 where
     O: Stream<Item = ServerMessage>,
     S: Stream<Item = ServerMessage>,
@@ -328,6 +422,9 @@ where
     A: Stream<Item = ServerMessage>,
     E: Stream<Item = ServerMessage>,
     L: Stream<Item = ServerMessage>,
+    X: Stream<Item = ServerMessage>,
+    H: Stream<Item = ServerMessage>,
+    C: Stream<Item = ServerMessage>,
 {
     type Item = ServerMessage;
 
@@ -340,6 +437,9 @@ where
             RepliesProjection::Attach { replies } => replies.poll_next(cx),
             RepliesProjection::Events { replies } => replies.poll_next(cx),
             RepliesProjection::AgentLogs { replies } => replies.poll_next(cx),
+            RepliesProjection::Exec { replies } => replies.poll_next(cx),
+            RepliesProjection::Shell { replies } => replies.poll_next(cx),
+            RepliesProjection::Copy { replies } => replies.poll_next(cx),
         }
     }
 }

@@ -133,6 +133,18 @@ envelope! {
         AgentsMsg = Agents "agents",
         AgentLogsMsg = AgentLogs "agent_logs",
         AgentRestartMsg = AgentRestart "agent_restart",
+        WorkersMsg = Workers "workers",
+        ExecMsg = Exec "exec",
+        ExecInputMsg = ExecInput "exec_input",
+        ExecCancelMsg = ExecCancel "exec_cancel",
+        ShellMsg = Shell "shell",
+        ShellInputMsg = ShellInput "shell_input",
+        ShellResizeMsg = ShellResize "shell_resize",
+        JobsMsg = Jobs "jobs",
+        CopyMsg = Copy "copy",
+        TokenCreateMsg = TokenCreate "token_create",
+        TokenListMsg = TokenList "token_list",
+        TokenRevokeMsg = TokenRevoke "token_revoke",
     }
 }
 
@@ -165,6 +177,12 @@ envelope! {
         CronRunList = CronRuns "cron_runs",
         AgentList = Agents "agents",
         LogLine = LogLine "log_line",
+        WorkerList = Workers "workers",
+        CommandEvent = CommandEvent "command_event",
+        JobList = Jobs "jobs",
+        CopyProgress = CopyProgress "copy_progress",
+        TokenCreated = TokenCreated "token_created",
+        TokenList = Tokens "tokens",
     }
 }
 
@@ -250,6 +268,14 @@ impl fmt::Debug for SetConfigMsg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SetConfigMsg")
             .field("bytes", &self.config.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TokenCreated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenCreated")
+            .field("id", &self.id)
             .finish_non_exhaustive()
     }
 }

@@ -34,7 +34,12 @@ impl ReplyShape {
                 request: Some(extension),
             })) => match extension {
                 Request::Retry(_) => Self::UntilEnd,
-                Request::Attach(_) | Request::Events(_) | Request::AgentLogs(_) => Self::UntilDone,
+                Request::Attach(_)
+                | Request::Events(_)
+                | Request::AgentLogs(_)
+                | Request::Exec(_)
+                | Request::Shell(_)
+                | Request::Copy(_) => Self::UntilDone,
                 _ => Self::One,
             },
             _ => Self::One,

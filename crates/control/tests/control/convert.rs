@@ -26,6 +26,8 @@ fn client() -> Vec<(ClientMessage, Unwrap<ClientMessage>)> {
         JournalPruneMsg QueueListMsg QueueEditMsg QueueRemoveMsg AsksMsg ApprovalsMsg
         AnswerApprovalMsg SetTitleMsg ExportSessionMsg CompactUndoMsg CronRunsMsg AgentsMsg
         AgentLogsMsg AgentRestartMsg
+        WorkersMsg ExecMsg ExecInputMsg ExecCancelMsg ShellMsg ShellInputMsg ShellResizeMsg JobsMsg
+        CopyMsg TokenCreateMsg TokenListMsg TokenRevokeMsg
     ]
 }
 
@@ -35,6 +37,7 @@ fn server() -> Vec<(ServerMessage, Unwrap<ServerMessage>)> {
         CronList CompactSummary
         ServerHello Done Accepted JournalEvent JournalReport JournalPruned QueueList AskList
         ApprovalList SessionExport CronRunList AgentList LogLine
+        WorkerList CommandEvent JobList CopyProgress TokenCreated TokenList
     ]
 }
 

@@ -120,6 +120,22 @@ pub(crate) fn journal_event(seq: u64) -> JournalEvent {
     }
 }
 
+/// What a command of that name shows.
+pub(crate) fn command_events(job: &str) -> [CommandEvent; 3] {
+    use command_event::Event;
+    let started = CommandStarted { job: job.into() };
+    let ended = CommandEnded {
+        outcome: Some(command_ended::Outcome::Exited(3)),
+        duration_ms: 5,
+    };
+    [
+        Event::Started(started),
+        Event::Stdout(b"\xff".to_vec()),
+        Event::Ended(ended),
+    ]
+    .map(|event| CommandEvent { event: Some(event) })
+}
+
 impl Server for TestServer {
     async fn send(&self, request: SendMsg) -> Answer<SendResponse> {
         self.saw(request.clone());
@@ -375,6 +391,80 @@ impl Server for TestServer {
     async fn agent_restart(&self, request: AgentRestartMsg) -> Answer<Accepted> {
         self.saw(request);
         Ok(accepted(19))
+    }
+
+    async fn workers(&self, request: WorkersMsg) -> Answer<WorkerList> {
+        self.saw(request);
+        Ok(WorkerList {
+            workers: vec![WorkerInfo::default()],
+        })
+    }
+
+    fn exec(&self, request: ExecMsg) -> impl Stream<Item = Answer<CommandEvent>> + Send {
+        self.saw(request);
+        stream::iter(command_events("exec").map(Ok))
+    }
+
+    async fn exec_input(&self, request: ExecInputMsg) -> Answer<Pong> {
+        self.saw(request);
+        Ok(Pong {})
+    }
+
+    async fn exec_cancel(&self, request: ExecCancelMsg) -> Answer<Pong> {
+        self.saw(request);
+        Ok(Pong {})
+    }
+
+    fn shell(&self, request: ShellMsg) -> impl Stream<Item = Answer<CommandEvent>> + Send {
+        self.saw(request);
+        stream::iter(command_events("shell").map(Ok))
+    }
+
+    async fn shell_input(&self, request: ShellInputMsg) -> Answer<Pong> {
+        self.saw(request);
+        Ok(Pong {})
+    }
+
+    async fn shell_resize(&self, request: ShellResizeMsg) -> Answer<Pong> {
+        self.saw(request);
+        Ok(Pong {})
+    }
+
+    async fn jobs(&self, request: JobsMsg) -> Answer<JobList> {
+        self.saw(request);
+        Ok(JobList {
+            jobs: vec![JobInfo::default()],
+        })
+    }
+
+    fn copy(&self, request: CopyMsg) -> impl Stream<Item = Answer<CopyProgress>> + Send {
+        self.saw(request);
+        stream::iter([1, 2]).map(|bytes| {
+            Ok(CopyProgress {
+                bytes,
+                ..CopyProgress::default()
+            })
+        })
+    }
+
+    async fn token_create(&self, request: TokenCreateMsg) -> Answer<TokenCreated> {
+        self.saw(request);
+        Ok(TokenCreated {
+            id: 20,
+            ..TokenCreated::default()
+        })
+    }
+
+    async fn token_list(&self, request: TokenListMsg) -> Answer<TokenList> {
+        self.saw(request);
+        Ok(TokenList {
+            tokens: vec![TokenInfo::default()],
+        })
+    }
+
+    async fn token_revoke(&self, request: TokenRevokeMsg) -> Answer<Accepted> {
+        self.saw(request);
+        Ok(accepted(21))
     }
 }
 

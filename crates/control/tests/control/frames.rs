@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRng;
 use prost::Message;
 use prost_reflect::{
-    DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, Value,
+    DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor,
+    ReflectMessage, Value,
 };
 use quintet_control::FRAME_FORMAT;
 use quintet_control::proto::{decode_reply, decode_request, encode_reply, encode_request};
@@ -265,6 +266,8 @@ fn random_number(rng: &mut TestRng) -> u64 {
 fn random_value(field: &FieldDescriptor, rng: &mut TestRng) -> Value {
     match field.kind() {
         Kind::String => Value::String(random_text(rng)),
+        Kind::Bytes => Value::Bytes(random_number(rng).to_le_bytes().to_vec().into()),
+        Kind::Int32 => Value::I32(random_number(rng) as i32),
         Kind::Uint64 => Value::U64(random_number(rng)),
         Kind::Uint32 => Value::U32(random_number(rng) as u32),
         Kind::Bool => Value::Bool(rng.random_bool(0.5)),
@@ -285,7 +288,11 @@ fn random_message(descriptor: &MessageDescriptor, rng: &mut TestRng) -> DynamicM
         {
             continue;
         }
-        let value = if field.is_list() {
+        let value = if field.is_map() {
+            // One entry: the order of several is nobody's promise.
+            let entry = (MapKey::String("key".into()), Value::String("value".into()));
+            Value::Map([entry].into())
+        } else if field.is_list() {
             let items = rng.random_range(0..4);
             Value::List((0..items).map(|_| random_value(&field, rng)).collect())
         } else {

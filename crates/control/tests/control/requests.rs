@@ -4,7 +4,9 @@ use futures_util::{Stream, StreamExt};
 use quintet_control::wire::*;
 use quintet_control::{Client, ErrorCode, Limits, Outcome, UnixClient};
 
-use crate::daemon::{Daemon, accepted, chunk, end, journal_event, send_of, stream_of};
+use crate::daemon::{
+    Daemon, accepted, chunk, command_events, end, journal_event, send_of, stream_of,
+};
 use crate::frames::schema;
 
 async fn all<T>(stream: impl Stream<Item = Outcome<T>>) -> Vec<T> {
@@ -118,6 +120,47 @@ async fn answers(client: &mut UnixClient, request: &str) -> (ClientMessage, Vec<
             10
         ),
         "agent_restart" => one!(agent_restart(AgentRestartMsg { agent_id: content })),
+        "workers" => one!(workers: WorkersMsg {}),
+        "exec" => many!(
+            exec(ExecMsg {
+                worker: content,
+                ..Default::default()
+            }),
+            10
+        ),
+        "exec_input" => one!(exec_input(ExecInputMsg {
+            job: content,
+            data: vec![0xff],
+            eof: true
+        })),
+        "exec_cancel" => one!(exec_cancel(ExecCancelMsg { job: content })),
+        "shell" => many!(
+            shell(ShellMsg {
+                worker: content,
+                ..Default::default()
+            }),
+            10
+        ),
+        "shell_input" => one!(shell_input(ShellInputMsg {
+            job: content,
+            data: vec![0xff]
+        })),
+        "shell_resize" => one!(shell_resize(ShellResizeMsg {
+            job: content,
+            rows: 24,
+            cols: 80
+        })),
+        "jobs" => one!(jobs(JobsMsg { worker: content })),
+        "copy" => many!(
+            copy(CopyMsg {
+                worker: content,
+                ..Default::default()
+            }),
+            10
+        ),
+        "token_create" => one!(token_create(TokenCreateMsg { worker: content })),
+        "token_list" => one!(token_list: TokenListMsg {}),
+        "token_revoke" => one!(token_revoke(TokenRevokeMsg { id: 20 })),
         other => panic!("the schema has a request {other} that this test does not know"),
     }
 }
@@ -151,9 +194,45 @@ fn expected(request: &str) -> Vec<ServerMessage> {
         ],
         "stream" => turn("hi"),
         "retry" => turn("again"),
-        "ping" | "kill" | "set_config" | "reload" | "reply_to_ask" | "delete_cron" => {
+        "ping" | "kill" | "set_config" | "reload" | "reply_to_ask" | "delete_cron"
+        | "exec_input" | "exec_cancel" | "shell_input" | "shell_resize" => {
             vec![Pong {}.into()]
         }
+        "workers" => vec![
+            WorkerList {
+                workers: vec![WorkerInfo::default()],
+            }
+            .into(),
+        ],
+        "exec" | "shell" => command_events(request).map(Into::into).to_vec(),
+        "jobs" => vec![
+            JobList {
+                jobs: vec![JobInfo::default()],
+            }
+            .into(),
+        ],
+        "copy" => [1, 2]
+            .map(|bytes| {
+                CopyProgress {
+                    bytes,
+                    ..Default::default()
+                }
+                .into()
+            })
+            .to_vec(),
+        "token_create" => vec![
+            TokenCreated {
+                id: 20,
+                ..Default::default()
+            }
+            .into(),
+        ],
+        "token_list" => vec![
+            TokenList {
+                tokens: vec![TokenInfo::default()],
+            }
+            .into(),
+        ],
         "sessions" => {
             let session = SessionInfo {
                 id: 1,
@@ -275,6 +354,7 @@ fn expected(request: &str) -> Vec<ServerMessage> {
         "set_title" => vec![accepted(17).into()],
         "compact_undo" => vec![accepted(18).into()],
         "agent_restart" => vec![accepted(19).into()],
+        "token_revoke" => vec![accepted(21).into()],
         other => panic!("no expectation for {other}"),
     }
 }
