@@ -348,7 +348,7 @@ fn outline(tree: &world::Tree) -> Vec<String> {
 #[test]
 fn quiet_trees_are_equal_and_nothing_is_lost() {
     let (cases, steps) = if cfg!(debug_assertions) {
-        (200, 600)
+        (2_000, 1_000)
     } else {
         (2_000, 1_000)
     };

@@ -334,11 +334,7 @@ impl MasterSession {
             None
         };
         if let Some(reason) = reason {
-            self.phase = Phase::Idle;
-            self.out.push_back(WireMessage::FullResyncRequired {
-                reason,
-                current_sequence: ledger.current(),
-            });
+            self.require_resync(reason, ledger);
             return;
         }
         self.cursor = since;
@@ -348,6 +344,17 @@ impl MasterSession {
         self.phase = Phase::CatchingUp {
             live_until: if since == 0 { ledger.current() } else { 0 },
         };
+    }
+
+    fn require_resync(&mut self, reason: String, ledger: &Ledger) {
+        // Nothing that is still being read belongs to what it will ask for.
+        self.epoch += 1;
+        self.announcing = false;
+        self.phase = Phase::Idle;
+        self.out.push_back(WireMessage::FullResyncRequired {
+            reason,
+            current_sequence: ledger.current(),
+        });
     }
 
     fn acknowledge(&mut self, up_to: u64) {
@@ -504,6 +511,13 @@ impl MasterSession {
         if let Some(message) = self.out.pop_front() {
             return Some(message);
         }
+        if let Phase::CatchingUp { live_until } = self.phase
+            && ledger.floor() > live_until.max(self.cursor)
+        {
+            // A deletion that this replica needs was forgotten meanwhile.
+            self.require_resync(format!("log starts at {}", ledger.floor()), ledger);
+            return self.out.pop_front();
+        }
         let idle = !self.announcing && self.phase != Phase::Idle;
         if let Phase::CatchingUp { live_until } = self.phase
             && idle
@@ -576,6 +590,9 @@ impl MasterSession {
             self.window_full_since = None;
         }
         let changes = match self.phase {
+            Phase::CatchingUp { live_until } if ledger.floor() > live_until.max(self.cursor) => {
+                return;
+            }
             Phase::CatchingUp { live_until } => {
                 ledger.newest_after(self.cursor, live_until, ANNOUNCE_AT_ONCE)
             }

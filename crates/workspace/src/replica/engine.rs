@@ -20,7 +20,7 @@ use crate::proto::replica::{
 };
 use crate::proto::{ContentHash, Node, WorkspacePath};
 use crate::tree::seen;
-use crate::tree::{Applied, Content, Found, LiveTree, Look, Problem, TreeError};
+use crate::tree::{Applied, Content, Fingerprint, Found, LiveTree, Look, Problem, Seen, TreeError};
 use crate::watch::WatchMode;
 
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -260,12 +260,17 @@ impl Engine {
                         for entry in entries {
                             database::put_journal(db, entry)?;
                             for (path, node) in bases_after(entry) {
-                                // A newer change, whose entry is not written yet,
-                                // must be found again after a crash.
-                                let now = tree.seen(&path);
-                                if now.map(|seen| &seen.node) == node.as_ref() {
-                                    seen::put(db, &path, now)?;
-                                }
+                                // When the path changed again meanwhile, that must be
+                                // found after a crash: only this entry is written.
+                                let now = tree
+                                    .seen(&path)
+                                    .filter(|seen| Some(&seen.node) == node.as_ref());
+                                let journalled = node.map(|node| Seen {
+                                    node,
+                                    fingerprint: now
+                                        .map_or(Fingerprint::UNTRUSTED, |seen| seen.fingerprint),
+                                });
+                                seen::put(db, &path, journalled.as_ref())?;
                             }
                         }
                         Ok(())

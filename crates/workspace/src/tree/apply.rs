@@ -247,6 +247,11 @@ impl LiveTree {
             match self.root.stat(&ancestor)? {
                 Some(stat) if is_folder(&stat) => {}
                 Some(_) => return Ok(false),
+                // A person removed it; that is to be noticed first.
+                None if self.seen.contains_key(&ancestor) => {
+                    self.look_again(ancestor, std::time::Instant::now());
+                    return Ok(false);
+                }
                 None => {
                     let Replaced::Done(fingerprint) = self.root.put_folder(&ancestor, 0o755)?
                     else {

@@ -539,6 +539,9 @@ impl Rep {
             match self.disk.get(&ancestor) {
                 Some((node, _)) if node.is_directory() => {}
                 Some(_) => return ApplyOutcome::Blocked("not a folder".into()),
+                None if self.seen.contains_key(&ancestor) => {
+                    return ApplyOutcome::Blocked("removed here".into());
+                }
                 None => {
                     self.disk
                         .insert(ancestor.clone(), (Node::directory(0o755), vec![]));
@@ -600,8 +603,9 @@ impl Rep {
                     self.durable.next_local_seq = entry.local_seq + 1;
                     self.durable.journal.insert(entry.local_seq, entry.clone());
                     for (path, node) in bases_after(entry) {
-                        if self.seen.get(&path) == node.as_ref() {
-                            self.persist_seen(&path);
+                        match node {
+                            Some(node) => drop(self.durable.seen.insert(path, node)),
+                            None => drop(self.durable.seen.remove(&path)),
                         }
                     }
                 }
