@@ -1,5 +1,7 @@
 //! Frames made with an independent encoder: encoding and decoding match them.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use quintet_workspace::proto::{FORMAT, WireMessage, WriteBackEntry, WriteOperation};
 use serde::Deserialize;
 

@@ -131,7 +131,7 @@ impl Cas {
                 *hasher.finalize().as_bytes()
             });
             let chunks = self.cut_all(block, filled, &mut content, &mut |bytes| {
-                drop(send.send(bytes))
+                drop(send.send(bytes));
             });
             drop(send);
             let hash = whole

@@ -17,7 +17,7 @@ use crate::link::{Link, LinkError};
 use crate::proto::fetch::{Finish, Offer};
 use crate::proto::manifest::Manifest;
 use crate::proto::master::{
-    INLINE_BELOW, MasterEffect, MasterError, MasterSession, WriteBackOutcome,
+    Announcement, INLINE_BELOW, MasterEffect, MasterError, MasterSession, WriteBackOutcome,
 };
 use crate::proto::{Change, CheckedEntry, ContentHash, WriteBackEntry};
 use crate::transport::Connection;
@@ -39,7 +39,7 @@ pub enum ServeError {
 
 /// An effect that was carried out.
 enum Finished {
-    Announced(u64, Vec<(Change, Option<Vec<u8>>)>),
+    Announced(u64, Vec<Announcement>),
     Flushed(u64, u64),
     Loaded(String, Offer),
     Prepared(Vec<(ContentHash, u64)>),
@@ -335,7 +335,7 @@ impl Server {
 fn with_contents(
     reader: &HistoryReader,
     changes: Vec<Change>,
-) -> Result<Vec<(Change, Option<Vec<u8>>)>, HistoryError> {
+) -> Result<Vec<Announcement>, HistoryError> {
     changes
         .into_iter()
         .map(|change| {

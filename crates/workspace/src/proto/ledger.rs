@@ -751,7 +751,7 @@ mod tests {
                 ("a", false)
             ]
         );
-        assert!(matches!(
+        assert!(
             CheckedEntry::check(&WriteBackEntry {
                 local_seq: 1,
                 filepath: "a".into(),
@@ -764,9 +764,9 @@ mod tests {
                 permissions: 0,
                 is_deletion: false,
                 master_rowid_seen: 1,
-            }),
-            Err(_)
-        ));
+            })
+            .is_err()
+        );
     }
 
     #[test]
@@ -791,7 +791,7 @@ mod tests {
         let changes = vec![
             (path("d/x"), None),
             (path("d"), file.clone()),
-            (path("n/c"), file.clone()),
+            (path("n/c"), file),
             (path("n"), dir),
             (path("old"), None),
             (path("old/k"), None),

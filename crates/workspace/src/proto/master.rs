@@ -31,6 +31,9 @@ const MAX_REQUESTS: usize = 65_536;
 /// Bytes of write-backs that may wait for their turn.
 const MAX_QUEUED_WRITE_BACK: usize = 256 << 20;
 
+/// A change with its content, where that is small enough to go along.
+pub type Announcement = (Change, Option<Vec<u8>>);
+
 /// What the owner of a session has to do; each is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MasterEffect {
@@ -395,7 +398,7 @@ impl MasterSession {
     }
 
     /// Notifications were completed with their inline contents.
-    pub fn announced(&mut self, epoch: u64, changes: Vec<(Change, Option<Vec<u8>>)>) {
+    pub fn announced(&mut self, epoch: u64, changes: Vec<Announcement>) {
         if epoch != self.epoch || !self.announcing {
             return;
         }
@@ -632,7 +635,7 @@ impl MasterSession {
                     });
                 }
                 FetchStep::Finish(hash) => {
-                    self.effects.push_back(MasterEffect::FinishContent { hash })
+                    self.effects.push_back(MasterEffect::FinishContent { hash });
                 }
                 FetchStep::Ready(hash, Some(bytes)) => {
                     self.effects

@@ -182,7 +182,7 @@ impl Engine {
                 if let Err(error) = self.assemblies.keep(&hash, &bytes, &offsets) {
                     self.failed(&error.to_string());
                 }
-                drop(reply.send(offsets.len()));
+                let _ = reply.send(offsets.len());
             }
             Command::Finish(hash, reply) => drop(reply.send(self.finish(&hash))),
             Command::Reset => self.assemblies.clear(),
@@ -281,7 +281,7 @@ impl Engine {
                 return;
             }
             if let Some((_, reply)) = self.unwritten.pop_front() {
-                drop(reply.send(()));
+                let _ = reply.send(());
             }
         }
     }

@@ -342,7 +342,7 @@ impl Runner {
     fn start(&mut self, effect: ReplicaEffect) {
         match effect {
             ReplicaEffect::Apply(items) => {
-                self.ask(|reply| Command::Apply(items, reply), Finished::Applied)
+                self.ask(|reply| Command::Apply(items, reply), Finished::Applied);
             }
             ReplicaEffect::SaveProgress { applied, resyncing } => {
                 self.engine
@@ -513,10 +513,10 @@ impl Runner {
                 sequence,
             } => {
                 if let Some(reply) = self.barriers.remove(&id) {
-                    drop(reply.send(BarrierOutcome {
+                    let _ = reply.send(BarrierOutcome {
                         sequence,
                         satisfied,
-                    }));
+                    });
                 }
             }
             ReplicaEvent::Settled(Settlement { entry, result }) => {
@@ -526,7 +526,7 @@ impl Runner {
                 for waiter in self.write_backs.values_mut() {
                     match &result {
                         Ok(sequence) => {
-                            waiter.report.accepted.push((entry.path.clone(), *sequence))
+                            waiter.report.accepted.push((entry.path.clone(), *sequence));
                         }
                         Err(reason) => waiter
                             .report

@@ -9,7 +9,6 @@ use super::TreeError;
 use super::root::{self, Fingerprint, Root};
 use super::seen::Seen;
 use crate::content::{Cas, Ingest};
-use crate::proto::manifest::Manifest;
 use crate::proto::{Kind, Node, WorkspacePath};
 
 /// How often a file that changes while it is read is read again at once.
@@ -20,7 +19,6 @@ const ATTEMPTS: usize = 4;
 pub(crate) struct Captured {
     pub(crate) seen: Seen,
     pub(crate) small: Option<Vec<u8>>,
-    pub(crate) chunks: Option<Manifest>,
 }
 
 #[derive(Debug)]
@@ -72,7 +70,6 @@ impl Root {
                     fingerprint: Fingerprint::of(&stat),
                 },
                 small: None,
-                chunks: None,
             })),
             Some(Kind::Symlink) => match self.read_link(path) {
                 Ok(target) => Ok(Capture::Is(Captured {
@@ -81,7 +78,6 @@ impl Root {
                         fingerprint: Fingerprint::of(&stat),
                     },
                     small: Some(target),
-                    chunks: None,
                 })),
                 // It was replaced since.
                 Err(_) => Ok(Capture::Unstable),
@@ -128,7 +124,6 @@ impl Root {
         Ok(Capture::Is(Captured {
             seen: Seen { node, fingerprint },
             small: ingested.small,
-            chunks: ingested.chunks,
         }))
     }
 }

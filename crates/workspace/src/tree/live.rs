@@ -271,7 +271,7 @@ impl LiveTree {
                 tv_sec: 0,
                 tv_nsec: 100_000_000,
             };
-            drop(rustix::event::poll(&mut poll, Some(&timeout)));
+            let _ = rustix::event::poll(&mut poll, Some(&timeout));
         }
     }
 
@@ -383,15 +383,7 @@ impl LiveTree {
                     node: Node::directory(mode),
                     fingerprint: Fingerprint::of(&stat),
                 };
-                self.found(
-                    path,
-                    Captured {
-                        seen,
-                        small: None,
-                        chunks: None,
-                    },
-                    looking,
-                );
+                self.found(path, Captured { seen, small: None }, looking);
             }
             return self.examine_folder(Some(path), cas, looking);
         }
@@ -407,15 +399,7 @@ impl LiveTree {
                     node: seen.node.with_mode(mode),
                     fingerprint,
                 };
-                self.found(
-                    path,
-                    Captured {
-                        seen,
-                        small: None,
-                        chunks: None,
-                    },
-                    looking,
-                );
+                self.found(path, Captured { seen, small: None }, looking);
             }
             return Ok(());
         }
@@ -435,15 +419,7 @@ impl LiveTree {
                 fingerprint,
             };
             looking.moved.insert(path.clone(), from);
-            self.found(
-                path,
-                Captured {
-                    seen,
-                    small: None,
-                    chunks: None,
-                },
-                looking,
-            );
+            self.found(path, Captured { seen, small: None }, looking);
             return Ok(());
         }
         self.read(path, cas, looking)
@@ -457,7 +433,7 @@ impl LiveTree {
     ) -> Result<(), TreeError> {
         match self.root.capture(path, cas)? {
             Capture::Is(captured) if captured.seen.node.is_directory() => {
-                looking.unstable.push(path.clone())
+                looking.unstable.push(path.clone());
             }
             Capture::Is(captured) => self.found(path, captured, looking),
             Capture::Absent => self.vanish(path, looking),
@@ -465,7 +441,7 @@ impl LiveTree {
             Capture::Unstable => looking.unstable.push(path.clone()),
             // What it held is kept: it cannot be read, which is not a deletion.
             Capture::Unreadable(error) => {
-                self.report(path.as_str(), ProblemReason::Unreadable(error.to_string()))
+                self.report(path.as_str(), ProblemReason::Unreadable(error.to_string()));
             }
         }
         Ok(())
@@ -488,7 +464,7 @@ impl LiveTree {
         let mut odd = Vec::new();
         let names = self.root.folder(path).and_then(|folder| {
             let names = self.root.names(&folder, path.is_none(), &mut |name| {
-                odd.push(name.to_string_lossy().into_owned())
+                odd.push(name.to_string_lossy().into_owned());
             })?;
             Ok((folder, names))
         });

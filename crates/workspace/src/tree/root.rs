@@ -102,7 +102,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         // After a rename it is gone already, and a leftover is removed at the next start.
-        drop(sys::unlinkat(&*self.folder, &self.name, AtFlags::empty()));
+        let _ = sys::unlinkat(&*self.folder, &self.name, AtFlags::empty());
     }
 }
 
@@ -141,7 +141,7 @@ impl Root {
         for entry in Dir::read_from(&tmp)? {
             let entry = entry?;
             if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-                drop(sys::unlinkat(&tmp, entry.file_name(), AtFlags::empty()));
+                let _ = sys::unlinkat(&tmp, entry.file_name(), AtFlags::empty());
             }
         }
         Ok(Self {

@@ -128,7 +128,7 @@ impl Watcher {
                 && self.by_descriptor.get(&descriptor) == Some(&Watched::Folder(path))
             {
                 self.by_descriptor.remove(&descriptor);
-                drop(inotify::remove_watch(&self.queue, descriptor));
+                let _ = inotify::remove_watch(&self.queue, descriptor);
             }
         }
     }

@@ -620,13 +620,13 @@ impl Rep {
                             for (path, node) in bases_after(&settlement.entry) {
                                 match node {
                                     Some(node) => {
-                                        drop(self.durable.bases.insert(
+                                        self.durable.bases.insert(
                                             path,
                                             Base {
                                                 sequence: *sequence,
                                                 node,
                                             },
-                                        ));
+                                        );
                                     }
                                     None => drop(self.durable.bases.remove(&path)),
                                 }

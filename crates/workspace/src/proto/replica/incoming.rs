@@ -84,7 +84,7 @@ impl ReplicaCore {
             Phase::Offline => {}
             // The master is behind what we hold: it lost its history.
             Phase::CatchingUp { fenced: false, .. } if sequence < self.received => {
-                self.full_resync()
+                self.full_resync();
             }
             Phase::CatchingUp { fenced: false, .. } => self.end_catch_up(sequence),
             Phase::CatchingUp { heartbeats: 0, .. } => {
@@ -343,7 +343,7 @@ impl ReplicaCore {
                 FetchStep::Finish(hash) => self
                     .effects
                     .push_back(ReplicaEffect::FinishContent { hash }),
-                FetchStep::Ready(hash, bytes) => self.fetched(hash, bytes),
+                FetchStep::Ready(hash, bytes) => self.fetched(hash, bytes.as_deref()),
                 FetchStep::NotFound(hash) => {
                     // It was superseded or pruned meanwhile; what replaced it
                     // is announced, or a later try finds it.
@@ -355,7 +355,7 @@ impl ReplicaCore {
         }
     }
 
-    fn fetched(&mut self, hash: ContentHash, bytes: Option<Vec<u8>>) {
+    fn fetched(&mut self, hash: ContentHash, bytes: Option<&[u8]>) {
         let mut assembled = bytes.is_none();
         for path in self.fetching.remove(&hash).unwrap_or_default() {
             let Some(incoming) = self.incoming.get_mut(&path) else {
@@ -365,8 +365,8 @@ impl ReplicaCore {
             if !wants || !matches!(incoming.state, State::Fetching) {
                 continue;
             }
-            incoming.state = match &bytes {
-                Some(bytes) => State::Ready(ContentSource::Bytes(bytes.clone())),
+            incoming.state = match bytes {
+                Some(bytes) => State::Ready(ContentSource::Bytes(bytes.to_vec())),
                 // The first one takes what was put together; others copy from it.
                 None if std::mem::take(&mut assembled) => {
                     State::Ready(ContentSource::Assembled(hash))

@@ -491,7 +491,7 @@ impl ReplicaCore {
             }
             WireMessage::Heartbeat { agent_sequence, .. } => self.heartbeat(agent_sequence),
             WireMessage::WriteBackResult { accepted, rejected } => {
-                self.answered(&accepted, rejected)
+                self.answered(&accepted, rejected);
             }
             WireMessage::BarrierConfirmation {
                 satisfied,

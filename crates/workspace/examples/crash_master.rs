@@ -1,0 +1,41 @@
+//! A master that is killed: the crash test runs it as a process of its own.
+//!
+//! `crash_master HOME` serves `HOME/work` on `HOME/master.sock`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a part of a test"
+)]
+
+use std::path::PathBuf;
+
+use quintet_workspace::{Connection, Workspace, WorkspaceConfig};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+#[tokio::main]
+async fn main() {
+    let home = PathBuf::from(std::env::args().nth(1).expect("usage: crash_master HOME"));
+    let config = WorkspaceConfig::new(home.join("work"), home.join("state"), home.join("cas"));
+    let workspace = tokio::task::spawn_blocking(move || Workspace::open(&config).unwrap())
+        .await
+        .unwrap();
+    let listener = quintet_framing::unix::bind(&home.join("master.sock"))
+        .await
+        .unwrap();
+    println!("ready");
+    let mut sessions = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let workspace = workspace.clone();
+        sessions.spawn(async move {
+            drop(
+                workspace
+                    .serve(Connection::over_stream(stream), CancellationToken::new())
+                    .await,
+            );
+        });
+    }
+}

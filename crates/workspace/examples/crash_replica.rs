@@ -1,0 +1,48 @@
+//! A replica that is killed: the crash test runs it as a process of its own.
+//!
+//! `crash_replica HOME NAME` keeps `HOME/NAME` like the master at
+//! `HOME/master.sock`. For each line on its input it waits until both agree,
+//! and answers with the sequence and the number of conflicts.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a part of a test"
+)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quintet_workspace::replica::UnixDial;
+use quintet_workspace::{Replica, ReplicaConfig};
+use tokio::io::AsyncBufReadExt;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::main]
+async fn main() {
+    let mut args = std::env::args().skip(1);
+    let home = PathBuf::from(args.next().expect("usage: crash_replica HOME NAME"));
+    let name = args.next().expect("usage: crash_replica HOME NAME");
+    let config = ReplicaConfig::new(home.join(&name), home.join(format!("{name}-state")), name);
+    let (replica, runner) = tokio::task::spawn_blocking(move || Replica::open(&config).unwrap())
+        .await
+        .unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(runner.run(
+        UnixDial {
+            path: home.join("master.sock"),
+        },
+        CancellationToken::new(),
+    ));
+    println!("ready");
+    let mut lines = tokio::io::BufReader::new(tokio::io::stdin()).lines();
+    while lines.next_line().await.unwrap().is_some() {
+        replica.write_back_and_wait(LONG).await.unwrap();
+        let sequence = replica.barrier(LONG).await.unwrap().sequence;
+        println!("{sequence} {}", replica.conflicts().await.unwrap().len());
+    }
+}
