@@ -24,6 +24,9 @@ pub(super) struct Incoming {
     /// Whether it is a change of the stream, and not a return to the base after
     /// a refused write.
     announced: bool,
+    /// The connection that announced it: a later one announces it again, unless
+    /// it is no longer so.
+    connection: u64,
     state: State,
 }
 
@@ -119,17 +122,21 @@ impl ReplicaCore {
             .cloned()
             .collect();
         for path in gone {
-            self.removals.insert(path.clone());
-            self.receive(
-                path,
-                Incoming {
-                    sequence: self.received,
-                    node: None,
-                    announced: false,
-                    state: State::Unresolved { local: true },
-                },
-            );
+            self.remove_unnamed(path);
         }
+    }
+
+    /// Removes what the master does not have, once nothing local waits there.
+    fn remove_unnamed(&mut self, path: WorkspacePath) {
+        self.removals.insert(path.clone());
+        let removal = Incoming {
+            sequence: self.received,
+            node: None,
+            announced: false,
+            connection: self.connection,
+            state: State::Unresolved { local: true },
+        };
+        self.receive(path, removal);
     }
 
     pub(super) fn notified(
@@ -194,6 +201,7 @@ impl ReplicaCore {
                 sequence,
                 node,
                 announced: true,
+                connection: self.connection,
                 state,
             },
         );
@@ -479,6 +487,15 @@ impl ReplicaCore {
                     }
                     continue;
                 }
+                outcome if incoming.announced && !self.is_from_now(&incoming) => {
+                    self.drop_sequence(&incoming);
+                    if let ApplyOutcome::Diverged(change) = outcome {
+                        self.local_changes(vec![change]);
+                    }
+                    if self.refused.contains(&path) {
+                        self.revert(&path);
+                    }
+                }
                 ApplyOutcome::Diverged(change) => {
                     incoming.state = State::Deferred;
                     self.incoming.insert(path.clone(), incoming);
@@ -514,6 +531,10 @@ impl ReplicaCore {
         self.settle_positions();
     }
 
+    fn is_from_now(&self, incoming: &Incoming) -> bool {
+        self.is_connected() && incoming.connection == self.connection
+    }
+
     /// Folders that had to be made for a path, before the master named them,
     /// are its all the same: a full comparison must be able to remove them.
     fn imply_folders(&mut self, path: &WorkspacePath) {
@@ -525,6 +546,11 @@ impl ReplicaCore {
             } else if !self.bases.contains_key(&folder) {
                 let node = Node::directory(0o755);
                 self.set_base(&folder, Some(Base { sequence: 0, node }));
+                // Whatever is there by now has been named: this one was made
+                // for something that an earlier connection announced.
+                if self.phase == Phase::Live && !self.incoming.contains_key(&folder) {
+                    self.remove_unnamed(folder);
+                }
             }
         }
     }
@@ -617,6 +643,7 @@ impl ReplicaCore {
                 sequence,
                 node,
                 announced: false,
+                connection: self.connection,
                 // What the path holds is not the base: its content must be found.
                 state: State::Unresolved { local: true },
             },

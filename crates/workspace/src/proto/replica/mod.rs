@@ -276,6 +276,8 @@ pub struct Restored {
 pub struct ReplicaCore {
     sandbox_id: Arc<str>,
     phase: Phase,
+    /// Counts connections.
+    connection: u64,
     received: u64,
     applied: u64,
     saved: (u64, bool),
@@ -320,6 +322,7 @@ impl ReplicaCore {
         let mut core = Self {
             sandbox_id,
             phase: Phase::Offline,
+            connection: 0,
             received: restored.applied,
             applied: restored.applied,
             saved: (restored.applied, restored.resyncing),
@@ -372,6 +375,7 @@ impl ReplicaCore {
             fenced: false,
             heartbeats: 0,
         };
+        self.connection += 1;
         self.last_heard = now;
         let since = if self.resyncing { 0 } else { self.applied };
         self.begin_catch_up(since);
