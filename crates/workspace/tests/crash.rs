@@ -5,7 +5,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
-    clippy::expect_used,
     reason = "tests"
 )]
 
@@ -13,7 +12,7 @@ mod harness;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -30,13 +29,13 @@ struct Process {
 }
 
 impl Process {
-    fn start(example: &str, args: &[&str]) -> Self {
-        let mut child = Command::new(example_path(example))
+    fn start(program: &str, args: &[&str]) -> Self {
+        let mut child = Command::new(program)
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the examples are built with the tests");
+            .unwrap();
         let (input, output) = (
             child.stdin.take().unwrap(),
             BufReader::new(child.stdout.take().unwrap()),
@@ -74,16 +73,6 @@ impl Drop for Process {
         drop(self.child.kill());
         drop(self.child.wait());
     }
-}
-
-fn example_path(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent()
-        .unwrap()
-        .parent()
-        .unwrap()
-        .join("examples")
-        .join(name)
 }
 
 struct Dice(u64);
@@ -147,12 +136,12 @@ fn killed_at_any_moment_nothing_is_lost() {
     fs::create_dir_all(&work).unwrap();
     fs::create_dir_all(&mirror).unwrap();
     let start_master = || {
-        let mut master = Process::start("crash_master", &[&home_name]);
+        let mut master = Process::start(env!("CARGO_BIN_EXE_crash-master"), &[&home_name]);
         assert_eq!(master.line(), "ready");
         master
     };
     let start_replica = || {
-        let mut replica = Process::start("crash_replica", &[&home_name, "one"]);
+        let mut replica = Process::start(env!("CARGO_BIN_EXE_crash-replica"), &[&home_name, "one"]);
         assert_eq!(replica.line(), "ready");
         replica
     };
