@@ -2,11 +2,7 @@
 //! restart the trees converge, what was acknowledged is there, no temporary
 //! file is left, and everything can be read back.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 mod harness;
 

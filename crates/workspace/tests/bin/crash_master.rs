@@ -2,11 +2,7 @@
 //!
 //! `crash_master HOME` serves `HOME/work` on `HOME/master.sock`.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a part of a test"
-)]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a part of a test")]
 
 use std::path::PathBuf;
 

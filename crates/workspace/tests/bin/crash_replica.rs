@@ -4,11 +4,7 @@
 //! `HOME/master.sock`. For each line on its input it waits until both agree,
 //! and answers with the sequence and the number of conflicts.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a part of a test"
-)]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a part of a test")]
 
 use std::path::PathBuf;
 use std::time::Duration;

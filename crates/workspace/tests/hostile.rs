@@ -1,0 +1,414 @@
+//! Peers that send what they should not. Nothing of it changes a file.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+mod harness;
+
+use std::fs;
+
+use harness::{Host, LONG, Mirror, tree};
+use quintet_framing::{FrameReader, FrameWriter};
+use quintet_workspace::proto::manifest::{ChunkRef, Manifest};
+use quintet_workspace::proto::{
+    ContentHash, FORMAT, MAX_PAYLOAD, WireMessage, WriteBackEntry, WriteOperation,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+
+struct Peer {
+    reader: FrameReader<OwnedReadHalf>,
+    writer: FrameWriter<OwnedWriteHalf>,
+}
+
+impl Peer {
+    fn new(stream: UnixStream) -> Self {
+        let (read, write) = stream.into_split();
+        Self {
+            reader: FrameReader::new(read, FORMAT),
+            writer: FrameWriter::new(write, FORMAT),
+        }
+    }
+
+    async fn send(&mut self, message: WireMessage) {
+        self.writer.send(message.encode().unwrap()).await.unwrap();
+    }
+
+    /// The next message; `None` when the other side closed.
+    async fn next(&mut self) -> Option<WireMessage> {
+        let frame = tokio::time::timeout(LONG, self.reader.next())
+            .await
+            .unwrap();
+        Some(WireMessage::decode(&frame.ok()??).unwrap())
+    }
+
+    async fn until(&mut self, mut wanted: impl FnMut(&WireMessage) -> bool) -> WireMessage {
+        loop {
+            let message = self.next().await.expect("the connection is still open");
+            if wanted(&message) {
+                return message;
+            }
+        }
+    }
+
+    async fn is_closed(&mut self) -> bool {
+        while let Some(message) = self.next().await {
+            assert!(
+                matches!(
+                    message,
+                    WireMessage::Heartbeat { .. } | WireMessage::ContentFetchRequest { .. }
+                ),
+                "{message:?}"
+            );
+        }
+        true
+    }
+}
+
+fn entry(local_seq: u64, path: &str, content: &[u8]) -> WriteBackEntry {
+    WriteBackEntry {
+        local_seq,
+        filepath: path.into(),
+        operation: WriteOperation::Write,
+        content_hash: Some(ContentHash::of(content).to_string()),
+        content_bytes: Some(content.to_vec()),
+        size: i64::try_from(content.len()).unwrap(),
+        permissions: 0o644,
+        is_deletion: false,
+        master_rowid_seen: 0,
+    }
+}
+
+async fn write_back(peer: &mut Peer, entries: Vec<WriteBackEntry>) -> (Vec<u64>, Vec<u64>) {
+    peer.send(WireMessage::WriteBack {
+        sandbox_id: "odd".into(),
+        entries,
+    })
+    .await;
+    let answer = peer
+        .until(|message| matches!(message, WireMessage::WriteBackResult { .. }))
+        .await;
+    let WireMessage::WriteBackResult { accepted, rejected } = answer else {
+        unreachable!()
+    };
+    (
+        accepted.into_iter().map(|a| a.0).collect(),
+        rejected.into_iter().map(|r| r.0).collect(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_refuses_bad_entries_one_by_one() {
+    let host = Host::new().await;
+    fs::write(host.dir().join("f"), "kept").unwrap();
+    host.workspace.flush().await.unwrap();
+    let mut peer = Peer::new(UnixStream::connect(host.socket()).await.unwrap());
+    let mut wrong_hash = entry(1, "x", b"right");
+    wrong_hash.content_bytes = Some(b"wrong".to_vec());
+    let mut wrong_size = entry(2, "x", b"right");
+    wrong_size.size = 4;
+    let mut special = entry(3, "x", b"right");
+    special.permissions = 0o010_644;
+    let mut nothing = entry(4, "x", b"");
+    (nothing.content_hash, nothing.content_bytes) = (None, None);
+    let mut rename = entry(5, "f", b"kept");
+    rename.operation = WriteOperation::Rename {
+        new_path: "../f".into(),
+    };
+    let long = entry(6, &"n".repeat(300), b"the name is too long");
+    let bad_paths = [".quintet/x", "../x", "/etc/x", "a//b", "a/./b", "nul\0", ""];
+    let mut entries = vec![wrong_hash, wrong_size, special, nothing, rename];
+    entries.extend(
+        (10u64..)
+            .zip(bad_paths)
+            .map(|(number, path)| entry(number, path, b"x")),
+    );
+    entries.push(entry(100, "good", b"good"));
+    // The newest change of `f` was not seen.
+    entries.push(entry(101, "f", b"overwritten"));
+    let expected: Vec<u64> = (1..=5).chain(10..17).chain([101]).collect();
+    assert_eq!(
+        write_back(&mut peer, entries.clone()).await,
+        (vec![100], expected.clone())
+    );
+    // Sent again, every entry gets the same answer and nothing happens twice.
+    let sequence = host.workspace.sequence();
+    assert_eq!(write_back(&mut peer, entries).await, (vec![100], expected));
+    assert_eq!(host.workspace.sequence(), sequence);
+    assert_eq!(fs::read_to_string(host.dir().join("f")).unwrap(), "kept");
+    assert_eq!(tree(&host.dir()).len(), 2);
+    // What the disk refuses ends the connection without a verdict.
+    peer.send(WireMessage::WriteBack {
+        sandbox_id: "odd".into(),
+        entries: vec![long],
+    })
+    .await;
+    assert!(peer.is_closed().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_closes_on_what_is_no_message() {
+    let host = Host::new().await;
+    let mut headers: Vec<Vec<u8>> = vec![
+        (MAX_PAYLOAD + 1).to_le_bytes().to_vec(),
+        u32::MAX.to_le_bytes().to_vec(),
+        [&4u32.to_le_bytes()[..], &99u32.to_le_bytes()].concat(),
+        [&3u32.to_le_bytes()[..], b"abc"].concat(),
+    ];
+    let mut trailing = WireMessage::Ack { up_to_sequence: 1 }
+        .encode()
+        .unwrap()
+        .to_vec();
+    trailing.push(0);
+    headers.push(
+        [
+            &u32::try_from(trailing.len()).unwrap().to_le_bytes()[..],
+            &trailing,
+        ]
+        .concat(),
+    );
+    let wrong_way = WireMessage::Heartbeat {
+        agent_sequence: 1,
+        agent_iteration: 1,
+    }
+    .encode()
+    .unwrap();
+    headers.push(
+        [
+            &u32::try_from(wrong_way.len()).unwrap().to_le_bytes()[..],
+            &wrong_way,
+        ]
+        .concat(),
+    );
+    for bytes in headers {
+        let mut stream = UnixStream::connect(host.socket()).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        let mut rest = Vec::new();
+        tokio::time::timeout(LONG, stream.read_to_end(&mut rest))
+            .await
+            .unwrap()
+            .unwrap();
+    }
+    assert!(host.workspace.flush().await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_asks_for_wrong_content_once_more_and_then_closes() {
+    let host = Host::new().await;
+    let mut peer = Peer::new(UnixStream::connect(host.socket()).await.unwrap());
+    let mut promised = entry(1, "big", &[1; 10_000]);
+    promised.content_bytes = None;
+    let content_hash = promised.content_hash.clone().unwrap();
+    peer.send(WireMessage::WriteBack {
+        sandbox_id: "odd".into(),
+        entries: vec![promised],
+    })
+    .await;
+    for _ in 0..2 {
+        peer.until(|message| matches!(message, WireMessage::ContentFetchRequest { .. }))
+            .await;
+        let content = vec![2; 10_000];
+        peer.send(WireMessage::ContentFetchResponse {
+            content_hash: content_hash.clone(),
+            content,
+            size: 10_000,
+            chunk_manifest: None,
+        })
+        .await;
+    }
+    assert!(peer.is_closed().await);
+    assert!(tree(&host.dir()).is_empty());
+}
+
+/// A master that says what it is told to, for one connection after another.
+struct FalseMaster {
+    home: tempfile::TempDir,
+    listener: UnixListener,
+}
+
+impl FalseMaster {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(home.path().join("master.sock")).unwrap();
+        Self { home, listener }
+    }
+
+    async fn accept(&self) -> (Peer, u64) {
+        let (stream, _) = tokio::time::timeout(LONG, self.listener.accept())
+            .await
+            .unwrap()
+            .unwrap();
+        let mut peer = Peer::new(stream);
+        match peer.next().await {
+            Some(WireMessage::CatchupRequest { since_sequence, .. }) => (peer, since_sequence),
+            other => panic!("a replica's first message is a CatchupRequest, not {other:?}"),
+        }
+    }
+}
+
+fn notification(sequence: u64, path: &str, content: &[u8], inline: bool) -> WireMessage {
+    WireMessage::Notification {
+        sequence,
+        filepath: path.into(),
+        content_hash: ContentHash::of(content).to_string(),
+        size: content.len() as u64,
+        permissions: 0o644,
+        is_deletion: false,
+        inline_content: inline.then(|| content.to_vec()),
+    }
+}
+
+fn heartbeat(sequence: u64) -> WireMessage {
+    WireMessage::Heartbeat {
+        agent_sequence: sequence,
+        agent_iteration: sequence.cast_signed(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_closes_on_paths_that_escape() {
+    for path in ["../x", "/x", ".quintet/x", "a/../../x"] {
+        let master = FalseMaster::new();
+        let mirror = Mirror::start(master.home.path(), "one").await;
+        let (mut peer, _) = master.accept().await;
+        peer.send(notification(1, path, b"evil", true)).await;
+        assert!(peer.is_closed().await, "{path}");
+        assert!(tree(&mirror.dir).is_empty());
+        assert!(!master.home.path().join("x").exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_never_shows_wrong_content_and_closes_the_second_time() {
+    let master = FalseMaster::new();
+    let mirror = Mirror::start(master.home.path(), "one").await;
+    let (mut peer, _) = master.accept().await;
+    let right = vec![1; 10_000];
+    let content_hash = ContentHash::of(&right).to_string();
+    peer.send(notification(1, "f", &right, false)).await;
+    peer.send(heartbeat(1)).await;
+    for attempt in 0..2 {
+        peer.until(|message| matches!(message, WireMessage::ContentFetchRequest { .. }))
+            .await;
+        let (content, size) = if attempt == 0 {
+            (vec![2; 10_000], 10_000)
+        } else {
+            (right.clone(), 9_999)
+        };
+        let content_hash = content_hash.clone();
+        peer.send(WireMessage::ContentFetchResponse {
+            content_hash,
+            content,
+            size,
+            chunk_manifest: None,
+        })
+        .await;
+    }
+    assert!(peer.is_closed().await);
+    assert!(tree(&mirror.dir).is_empty());
+    // An honest connection repairs it.
+    let (mut peer, since) = master.accept().await;
+    assert_eq!(since, 0);
+    peer.send(notification(1, "f", &right, false)).await;
+    peer.send(heartbeat(1)).await;
+    peer.until(|message| matches!(message, WireMessage::ContentFetchRequest { .. }))
+        .await;
+    peer.send(WireMessage::ContentFetchResponse {
+        content_hash,
+        content: right.clone(),
+        size: 10_000,
+        chunk_manifest: None,
+    })
+    .await;
+    peer.until(|message| *message == WireMessage::Ack { up_to_sequence: 1 })
+        .await;
+    assert_eq!(fs::read(mirror.dir.join("f")).unwrap(), right);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_does_not_believe_a_manifest_that_lies() {
+    let master = FalseMaster::new();
+    let mirror = Mirror::start(master.home.path(), "one").await;
+    let (mut peer, _) = master.accept().await;
+    let whole = vec![1; 10_000];
+    let content_hash = ContentHash::of(&whole).to_string();
+    peer.send(notification(1, "f", &whole, false)).await;
+    peer.send(heartbeat(1)).await;
+    // Its chunks are true and make another content of the same length.
+    let part = vec![3; 5_000];
+    let chunk = |offset| ChunkRef {
+        hash: ContentHash::of(&part),
+        offset,
+        size: 5_000,
+    };
+    let manifest = Manifest {
+        total_size: 10_000,
+        chunk_size: 5_000,
+        chunks: vec![chunk(0), chunk(5_000)],
+    };
+    let mut answered = 0;
+    loop {
+        match peer.next().await {
+            Some(WireMessage::ContentFetchRequest {
+                content_hash: wanted,
+            }) => {
+                answered += 1;
+                assert!(answered < 10);
+                let is_whole = wanted == content_hash;
+                peer.send(WireMessage::ContentFetchResponse {
+                    content_hash: wanted,
+                    content: if is_whole { vec![] } else { part.clone() },
+                    size: if is_whole { 10_000 } else { 5_000 },
+                    chunk_manifest: is_whole.then(|| manifest.to_json()),
+                })
+                .await;
+            }
+            Some(_) => {}
+            None => break,
+        }
+        if answered >= 4 {
+            break;
+        }
+    }
+    assert!(tree(&mirror.dir).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gaps_are_asked_for_again_and_going_backwards_closes() {
+    let master = FalseMaster::new();
+    let mirror = Mirror::start(master.home.path(), "one").await;
+    let (mut peer, _) = master.accept().await;
+    peer.send(notification(1, "a", b"1", true)).await;
+    peer.send(heartbeat(1)).await;
+    peer.until(|message| *message == WireMessage::Ack { up_to_sequence: 1 })
+        .await;
+    peer.send(notification(4, "d", b"4", true)).await;
+    let again = peer
+        .until(|message| matches!(message, WireMessage::CatchupRequest { .. }))
+        .await;
+    assert_eq!(
+        again,
+        WireMessage::CatchupRequest {
+            sandbox_id: "one".into(),
+            since_sequence: 1
+        }
+    );
+    peer.send(notification(3, "c", b"3", true)).await;
+    peer.send(notification(4, "d", b"4", true)).await;
+    peer.send(heartbeat(4)).await;
+    peer.until(|message| matches!(message, WireMessage::BarrierRequest { .. }))
+        .await;
+    peer.send(WireMessage::BarrierConfirmation {
+        satisfied: true,
+        current_sequence: 4,
+    })
+    .await;
+    peer.until(|message| *message == WireMessage::Ack { up_to_sequence: 4 })
+        .await;
+    assert_eq!(tree(&mirror.dir).len(), 3);
+    peer.send(notification(2, "a", b"back", true)).await;
+    assert!(peer.is_closed().await);
+    let (_peer, since) = master.accept().await;
+    assert_eq!(since, 4);
+    assert_eq!(fs::read_to_string(mirror.dir.join("a")).unwrap(), "1");
+}
