@@ -72,6 +72,11 @@ impl CommandError {
         self.kind
     }
 
+    /// Whether the reader of our output went away.
+    pub(crate) fn is_output_closed(&self) -> bool {
+        self.kind == ErrorKind::OutputClosed
+    }
+
     /// The error and its causes on one line.
     pub(crate) fn message(&self) -> String {
         let mut message = self.error.to_string();

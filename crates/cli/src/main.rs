@@ -11,6 +11,7 @@ mod error;
 mod home;
 mod logging;
 mod output;
+mod remote;
 mod settings;
 mod turn;
 

@@ -33,6 +33,11 @@ impl Output {
         Self { quiet }
     }
 
+    /// Whether it was asked to say less.
+    pub(crate) fn is_quiet(self) -> bool {
+        self.quiet
+    }
+
     /// One line of data.
     pub(crate) fn line(self, text: impl Display) -> Result<(), CommandError> {
         writeln!(anstream::stdout().lock(), "{text}")?;

@@ -28,6 +28,7 @@ use crate::refusal::Refusal;
 use crate::service::{ControlService, CronRunner};
 use crate::store::{Db, StoreError};
 use crate::turns::{Coordinator, Instances, OpenTurns, TurnObserver};
+use crate::workers::{self, BuiltinError, BuiltinWorker, Dial, Workers, start_builtin};
 
 /// How often the journal is pruned by the configured age and size.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
@@ -48,6 +49,8 @@ pub struct DaemonOptions {
     pub program: PathBuf,
     /// The variables that agents get from the daemon's own environment.
     pub base_env: BTreeMap<String, String>,
+    /// Runs a worker named `local` in this process.
+    pub worker: Option<BuiltinWorker>,
 }
 
 /// Why the daemon did not start.
@@ -81,11 +84,12 @@ pub enum StartError {
     /// TLS is configured and can't be served.
     #[error(transparent)]
     Tls(#[from] http::TlsError),
-    /// The address can be reached from other machines and nothing protects it.
-    #[error(
-        "{0} can be reached from other machines; set http.tls_cert and http.tls_key, or say --insecure"
-    )]
-    Unprotected(SocketAddr),
+    /// The built-in worker can't start.
+    #[error("the built-in worker can't start: {0}; `--no-worker` leaves it out")]
+    Worker(#[from] BuiltinError),
+    /// The system has no random numbers to make a secret of.
+    #[error("no secret can be made: {0}")]
+    Secret(Refusal),
     /// Agents can't be supervised.
     #[error("agents can't be supervised: {0}")]
     Supervisor(String),
@@ -125,6 +129,7 @@ pub struct Runtime {
     pub(crate) version: &'static str,
     pub(crate) crons: CronHandle,
     pub(crate) tasks: TaskTracker,
+    pub(crate) workers: Arc<Workers>,
     /// What a control client of another machine has to know; new at every start.
     pub(crate) control_token: String,
 }
@@ -153,6 +158,7 @@ impl Runtime {
         set(&metrics.journal_bytes, counts.journal_bytes);
         set(&metrics.journal_seq, self.db.tail().head());
         set(&metrics.turns_running, self.coordinator.running() as u64);
+        set(&metrics.workers_online, self.workers.online() as u64);
         set(&metrics.uptime_seconds, self.started.elapsed().as_secs());
         Ok(())
     }
@@ -180,15 +186,16 @@ impl Daemon {
         ConfigStore::write_first_run(&options.config)?;
         let config = Arc::new(ConfigStore::open(options.config)?);
         let current = config.current();
-        let tls = current
-            .http
-            .tls
-            .as_ref()
-            .map(http::server_config)
-            .transpose()?;
-        if !current.http.listen.ip().is_loopback() && tls.is_none() && !options.insecure {
-            return Err(StartError::Unprotected(current.http.listen));
-        }
+        let listen_at = current.http.listen;
+        let (tls, pinned) = match &current.http.tls {
+            Some(files) => (Some(http::configured(files)?), None),
+            None if listen_at.ip().is_loopback() || options.insecure => (None, None),
+            None => {
+                let tls = http::self_signed(&home.tls_dir(), listen_at)?;
+                let fingerprint = tls.fingerprint;
+                (Some(tls), Some(fingerprint))
+            }
+        };
 
         let db = Db::open(&home.database()).map_err(|source| StartError::Database {
             path: home.database(),
@@ -213,7 +220,7 @@ impl Daemon {
             supervisor,
             config.subscribe(),
             home.clone(),
-            options.program,
+            options.program.clone(),
             options.base_env,
         );
         let metrics = Metrics::new(options.version);
@@ -229,7 +236,25 @@ impl Daemon {
             config.subscribe(),
             Arc::new(Timestamp::now),
         );
+        let builtin_token = workers::tokens::mint(tls.as_ref().map(|tls| tls.fingerprint))
+            .map_err(StartError::Secret)?;
+        let workers = Workers::new(&db, &current.sandbox, &metrics, pinned, builtin_token);
+        let http_address = local_address(&http, listen_at)?;
+        let builtin = match options.worker {
+            Some(worker) => {
+                let dial = Dial {
+                    address: http_address,
+                    tls: tls.is_some(),
+                    token: workers.builtin_token.clone(),
+                };
+                let sandbox = &current.sandbox;
+                let program = options.program;
+                Some(start_builtin(worker, &home, program, sandbox, dial, options.version).await?)
+            }
+            None => None,
+        };
         let runtime = Arc::new(Runtime {
+            workers: Arc::new(workers),
             coordinator,
             db,
             config,
@@ -251,7 +276,7 @@ impl Daemon {
             http: format!(
                 "{}://{}",
                 if tls.is_some() { "https" } else { "http" },
-                local_address(&http, current.http.listen)?
+                http_address
             ),
             started_at: Timestamp::now().to_string(),
         };
@@ -264,11 +289,16 @@ impl Daemon {
             _lock: lock,
         };
         daemon.serve_control(listeners, control_tcp, &current)?;
-        daemon.serve_http(http, tls);
+        daemon.serve_http(http, tls.map(|tls| tls.config));
         daemon.announce().await?;
         daemon
             .servers
             .spawn(cron_driver.run(daemon.stop_servers.clone()));
+        if let Some(worker) = builtin {
+            daemon
+                .servers
+                .spawn(worker.run(daemon.stop_servers.clone()));
+        }
         Ok(daemon)
     }
 
@@ -298,6 +328,7 @@ impl Daemon {
             .await;
         self.runtime.coordinator.drain().await;
 
+        self.runtime.workers.shutdown().await;
         self.stop_servers.cancel();
         self.servers.close();
         self.servers.wait().await;

@@ -76,6 +76,16 @@ impl Home {
         self.root.join("instances")
     }
 
+    /// What the worker `name` of this machine keeps: its root and its spool.
+    pub fn worker_dir(&self, name: &str) -> PathBuf {
+        self.root.join("workers").join(name)
+    }
+
+    /// The certificate that the daemon made for itself, and its key.
+    pub fn tls_dir(&self) -> PathBuf {
+        self.root.join("tls")
+    }
+
     /// Makes the folders, private to the user; tightens the home folder where it was open to others.
     pub fn create(&self) -> io::Result<()> {
         for folder in [

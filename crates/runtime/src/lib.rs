@@ -21,7 +21,9 @@ pub mod sessions;
 pub mod store;
 pub mod stream;
 mod turns;
+mod workers;
 
 pub use http::TlsError;
 pub use lock::LockError;
 pub use refusal::Refusal;
+pub use workers::{BuiltinError, BuiltinWorker};

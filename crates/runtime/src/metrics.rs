@@ -35,6 +35,12 @@ pub(crate) struct Metrics {
     pub(crate) journal_bytes: Gauge,
     /// Occurrences of schedules that were started.
     pub(crate) cron_started: Counter,
+    /// Workers that are online.
+    pub(crate) workers_online: Gauge,
+    /// Commands that were sent to workers.
+    pub(crate) worker_commands: Counter,
+    /// Rows of the workers' audit that could not be kept.
+    pub(crate) audit_lost: Counter,
     /// Seconds since the daemon started.
     pub(crate) uptime_seconds: Gauge,
 }
@@ -53,6 +59,8 @@ impl Metrics {
             "Clients cut off for breaking a rule or a limit",
         );
         let cron_started = counter("cron_started", "Occurrences of schedules that were started");
+        let worker_commands = counter("worker_commands", "Commands that were sent to workers");
+        let audit_lost = counter("audit_lost", "Rows of the workers' audit that were lost");
         let mut gauge = |name: &str, help: &str| {
             let metric = Gauge::default();
             registry.register(name, help, metric.clone());
@@ -62,6 +70,9 @@ impl Metrics {
             turns_ended: Family::default(),
             control_cut,
             cron_started,
+            worker_commands,
+            audit_lost,
+            workers_online: gauge("workers_online", "Workers that are online"),
             control_connections: gauge("control_connections", "Open control connections"),
             turns_running: gauge("turns_running", "Turns that run"),
             messages_queued: gauge("messages_queued", "Messages that wait"),

@@ -1,9 +1,11 @@
 //! `quintet doctor`.
 
+mod isolation;
 mod kernel;
 mod place;
 mod programs;
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -26,7 +28,7 @@ pub(crate) struct DoctorArgs {
 /// What was looked at, and what to do where it is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Check {
-    check: &'static str,
+    check: Cow<'static, str>,
     ok: bool,
     detail: String,
     /// Empty when there is nothing to do.
@@ -36,9 +38,9 @@ struct Check {
 }
 
 impl Check {
-    fn good(check: &'static str, detail: impl Into<String>) -> Self {
+    fn good(check: impl Into<Cow<'static, str>>, detail: impl Into<String>) -> Self {
         Self {
-            check,
+            check: check.into(),
             ok: true,
             detail: detail.into(),
             fix: String::new(),
@@ -46,9 +48,13 @@ impl Check {
         }
     }
 
-    fn bad(check: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
+    fn bad(
+        check: impl Into<Cow<'static, str>>,
+        detail: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
         Self {
-            check,
+            check: check.into(),
             ok: false,
             detail: detail.into(),
             fix: fix.into(),
@@ -69,6 +75,7 @@ pub(crate) async fn run(context: &Context, args: &DoctorArgs) -> Result<ExitCode
         place::port(&context.home).await,
     ];
     checks.extend(kernel::checks().await);
+    checks.extend(isolation::checks());
     checks.extend(programs::checks().await);
     if args.json.json {
         context.output.json(&checks)?;

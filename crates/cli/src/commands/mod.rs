@@ -10,10 +10,13 @@ pub(crate) mod chat;
 mod compact;
 mod completions;
 mod config;
+mod cp;
 mod cron;
 mod deny;
 mod doctor;
 mod events;
+mod exec;
+mod isolate_exec;
 mod kill;
 mod ping;
 mod queue;
@@ -23,10 +26,14 @@ mod retry;
 pub(crate) mod send;
 mod session;
 mod sessions;
+mod shell;
 mod stats;
 mod status;
 mod steer;
+mod token;
 mod up;
+mod worker;
+mod workers;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -42,11 +49,14 @@ use crate::output::Output;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Up(up::UpArgs),
+    Worker(worker::WorkerArgs),
     #[command(flatten)]
     Ask(AskCommand),
     Completions(completions::CompletionsArgs),
     #[command(subcommand, hide = true)]
     AgentRun(agent_run::AgentRunCommand),
+    #[command(hide = true)]
+    IsolateExec(isolate_exec::IsolateExecArgs),
 }
 
 /// The commands that look at the machine or ask the daemon, and end.
@@ -78,6 +88,12 @@ pub(crate) enum AskCommand {
     Cron(cron::CronCommand),
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    Workers(workers::WorkersArgs),
+    Exec(exec::ExecArgs),
+    Shell(shell::ShellArgs),
+    Cp(cp::CpArgs),
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     Reload(reload::ReloadArgs),
     Stats(stats::StatsArgs),
     Ping(ping::PingArgs),
@@ -102,10 +118,12 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, CommandError> {
     );
     match command {
         Command::Up(args) => many_threads(up::run(&context(&global)?, &args)),
+        Command::Worker(args) => many_threads(worker::run(&context(&global)?, args)),
         Command::Ask(command) => one_thread(ask(&context(&global)?, command)),
         Command::Completions(args) => completions::run(&args),
         // An agent's process has its world in its environment, and perhaps no home folder.
         Command::AgentRun(command) => one_thread(agent_run::run(command)),
+        Command::IsolateExec(args) => Ok(isolate_exec::run(args)),
     }
 }
 
@@ -132,9 +150,22 @@ async fn ask(context: &Context, command: AskCommand) -> Result<ExitCode, Command
         AskCommand::Agent(command) => agent::run(context, command).await,
         AskCommand::Cron(command) => cron::run(context, command).await,
         AskCommand::Config(command) => config::run(context, command).await,
+        AskCommand::Workers(args) => workers::run(context, &args).await,
+        AskCommand::Exec(args) => exec::run(context, args).await,
+        AskCommand::Shell(args) => shell::run(context, args).await,
+        AskCommand::Cp(args) => cp::run(context, args).await,
+        AskCommand::Token(command) => token::run(context, command).await,
         AskCommand::Reload(args) => reload::run(context, &args).await,
         AskCommand::Stats(args) => stats::run(context, &args).await,
         AskCommand::Ping(args) => ping::run(context, &args).await,
+    }
+}
+
+/// `KEY=VALUE` of the command line.
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("{text:?} is not KEY=VALUE")),
     }
 }
 

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use quintet_runtime::LockError;
 use quintet_runtime::config::{ConfigInputs, KeyPath};
 use quintet_runtime::daemon::{Daemon, DaemonOptions, StartError};
+use quintet_runtime::{BuiltinWorker, LockError};
+use quintet_sandbox::worker::scrub_environment;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::Context;
+use super::{Context, isolate_exec};
 use crate::error::{CommandError, ErrorKind};
 use crate::{home, settings};
 
@@ -63,11 +65,12 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     crabtalk_compat: bool,
 
-    /// Leave out the built-in worker
+    /// Leave out the built-in worker, `local`
     #[arg(long)]
     no_worker: bool,
 
-    /// Serve an address that other machines can reach without TLS
+    /// Serve an address that other machines can reach without TLS; without this and without
+    /// http.tls_cert, a certificate is made on first use
     #[arg(long)]
     insecure: bool,
 }
@@ -113,6 +116,7 @@ fn options(context: &Context, args: &UpArgs) -> Result<DaemonOptions, CommandErr
         insecure: args.insecure,
         program: std::env::current_exe()?,
         base_env: agent_environment(),
+        worker: (!args.no_worker).then(builtin_worker),
     })
 }
 
@@ -129,6 +133,14 @@ fn inputs(context: &Context, args: &UpArgs) -> Result<ConfigInputs, CommandError
         }
     }
     Ok(inputs)
+}
+
+fn builtin_worker() -> BuiltinWorker {
+    BuiltinWorker {
+        helper_args: vec![isolate_exec::NAME.to_owned()],
+        env: scrub_environment(std::env::vars_os()),
+        shell: std::env::var_os("SHELL").map(PathBuf::from),
+    }
 }
 
 fn agent_environment() -> BTreeMap<String, String> {
@@ -158,7 +170,7 @@ fn explain(context: &Context, error: StartError) -> CommandError {
             "edit {}; `quintet doctor` checks it again",
             context.home.config_file().display()
         )),
-        StartError::Tls(_) | StartError::Unprotected(_) => CommandError::config(error),
+        StartError::Tls(_) => CommandError::config(error),
         StartError::Lock(LockError::Held { ref pid, .. }) => {
             let stop = format!("stop it with `kill {pid}`, or use another folder with --home DIR");
             CommandError::new(ErrorKind::Failed, error).hint(stop)

@@ -65,14 +65,19 @@ async fn a_port_that_is_taken_is_explained() {
 }
 
 #[tokio::test]
-async fn an_address_for_everybody_needs_tls_or_a_clear_word() {
+async fn an_address_for_everybody_has_tls_unless_told_otherwise() {
     let machine = Machine::fresh();
-    let stderr = machine
-        .runs(&["up", "--listen", "0.0.0.0:0"])
-        .await
-        .fails(64);
-    assert!(stderr.contains("--insecure"), "{stderr}");
-    let daemon = machine.up_with(&["--insecure"]).await;
+    let everywhere = ["--listen", "0.0.0.0:0"];
+    let daemon = machine.up_with(&everywhere).await;
+    assert!(daemon.http().starts_with("https://"), "{}", daemon.http());
+    assert!(daemon.stops().await.success());
+    let key = machine.home().join("tls/key.pem");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&key.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let daemon = machine
+        .up_with(&[&everywhere[..], &["--insecure"]].concat())
+        .await;
+    assert!(daemon.http().starts_with("http://"), "{}", daemon.http());
     assert!(daemon.stops().await.success());
 }
 

@@ -128,7 +128,11 @@ impl Machine {
     }
 
     pub(crate) async fn up_with(&self, more: &[&str]) -> Daemon {
-        let arguments = [&["up", "--listen", "127.0.0.1:0"], more].concat();
+        let anywhere: &[&str] = match more.contains(&"--listen") {
+            true => &[],
+            false => &["--listen", "127.0.0.1:0"],
+        };
+        let arguments = [&["up"], anywhere, more].concat();
         let mut daemon = Daemon {
             process: Running::start(self.quintet(&arguments)),
             ready: String::new(),

@@ -12,3 +12,4 @@ mod peer;
 mod talk;
 mod terminal;
 mod usage;
+mod workers;

@@ -1,5 +1,6 @@
 //! The one HTTP port.
 
+mod sandbox;
 mod tls;
 
 use std::net::SocketAddr;
@@ -10,7 +11,7 @@ use axum::extract::State;
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{any, get};
 use axum::serve::IncomingStream;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -18,21 +19,31 @@ use tokio_util::sync::CancellationToken;
 use crate::daemon::Runtime;
 
 pub use tls::TlsError;
-pub(crate) use tls::server_config;
+pub(crate) use tls::{configured, self_signed};
 
 /// Where a request came from, through TLS or not.
 #[derive(Debug, Clone, Copy)]
-struct PeerAddress(SocketAddr);
+struct PeerAddress {
+    peer: SocketAddr,
+    /// Our end, where the system tells.
+    local: Option<SocketAddr>,
+}
 
 impl Connected<IncomingStream<'_, TcpListener>> for PeerAddress {
     fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        Self(*stream.remote_addr())
+        Self {
+            peer: *stream.remote_addr(),
+            local: stream.io().local_addr().ok(),
+        }
     }
 }
 
 impl Connected<IncomingStream<'_, tls::TlsListener>> for PeerAddress {
     fn connect_info(stream: IncomingStream<'_, tls::TlsListener>) -> Self {
-        Self(*stream.remote_addr())
+        Self {
+            peer: *stream.remote_addr(),
+            local: stream.io().get_ref().0.local_addr().ok(),
+        }
     }
 }
 
@@ -65,6 +76,7 @@ fn router(runtime: Arc<Runtime>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics))
+        .route("/ws", any(sandbox::upgrade))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing at this path\n") })
         .with_state(runtime)
 }
@@ -80,10 +92,10 @@ async fn healthz(State(runtime): State<Arc<Runtime>>) -> Response {
 /// Open to this machine; another one needs the control token.
 async fn metrics(
     State(runtime): State<Arc<Runtime>>,
-    ConnectInfo(PeerAddress(peer)): ConnectInfo<PeerAddress>,
+    ConnectInfo(address): ConnectInfo<PeerAddress>,
     headers: HeaderMap,
 ) -> Response {
-    if !peer.ip().is_loopback() && !has_token(&headers, &runtime.control_token) {
+    if !address.peer.ip().is_loopback() && !has_token(&headers, &runtime.control_token) {
         let text = "send the control token as `Authorization: Bearer`\n";
         return (StatusCode::UNAUTHORIZED, text).into_response();
     }
@@ -99,9 +111,13 @@ async fn metrics(
 }
 
 fn has_token(headers: &HeaderMap, token: &str) -> bool {
+    bearer(headers).is_some_and(|sent| quintet_control::tokens_match(sent, token))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
     headers
-        .get(header::AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.strip_prefix("Bearer "))
-        .is_some_and(|sent| quintet_control::tokens_match(sent, token))
+        .get(header::AUTHORIZATION)?
+        .to_str()
+        .ok()?
+        .strip_prefix("Bearer ")
 }

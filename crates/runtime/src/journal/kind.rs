@@ -117,6 +117,31 @@ kinds! {
     /// What became of one occurrence.
     CronRun = "cron_run",
 
+    /// A worker registered, or came back from being stale.
+    WorkerOnline = "worker_online",
+    /// A worker's connection ended.
+    WorkerOffline = "worker_offline",
+    /// A worker has been silent too long.
+    WorkerStale = "worker_stale",
+    /// A worker was not let in, and why.
+    WorkerRefused = "worker_refused",
+    /// A command was sent to a worker.
+    CommandStarted = "command_started",
+    /// A command's result, or that nobody waits for it.
+    CommandEnded = "command_ended",
+    /// A shell was started or attached to.
+    ShellStarted = "shell_started",
+    /// A shell ended or was left.
+    ShellEnded = "shell_ended",
+    /// A file goes to or comes from a worker.
+    TransferStarted = "transfer_started",
+    /// What became of it.
+    TransferEnded = "transfer_ended",
+    /// A worker's token was made.
+    TokenCreated = "token_created",
+    /// A worker's token was taken back.
+    TokenRevoked = "token_revoked",
+
     /// The context was replaced by a summary; links to what it replaced.
     Compacted = "compacted",
     /// A compaction was taken back.

@@ -222,7 +222,7 @@ impl Runtime {
             uptime_secs: self.started.elapsed().as_secs(),
             active_sessions: saturating_u32(counts.sessions),
             registered_agents: saturating_u32(self.coordinator.instances().list().len() as u64),
-            workers: 0,
+            workers: u32::try_from(self.workers.online()).unwrap_or(u32::MAX),
             cost: counts.cost.to_string(),
             version: self.version.to_owned(),
             journal_bytes: counts.journal_bytes,

@@ -9,6 +9,7 @@ mod intake;
 mod lists;
 mod logs;
 mod streams;
+mod workers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,16 +18,18 @@ use futures_util::Stream;
 use quintet_control::wire::{
     Accepted, AgentEventMsg, AgentList, AgentLogsMsg, AgentRestartMsg, AgentsMsg,
     AnswerApprovalMsg, ApprovalList, ApprovalScope, ApprovalsMsg, AskList, AsksMsg, AttachMsg,
-    CancelMsg, ClientHello, CompactMsg, CompactSummary, CompactUndoMsg, Config, CreateCronMsg,
-    CronInfo, CronList, CronRunList, CronRunsMsg, DeleteCronMsg, EventsMsg, ExportSessionMsg,
-    GetConfigMsg, GetStatsMsg, JournalEvent, JournalPruneMsg, JournalPruned, JournalReport,
+    CancelMsg, ClientHello, CommandEvent, CompactMsg, CompactSummary, CompactUndoMsg, Config,
+    CopyMsg, CopyProgress, CreateCronMsg, CronInfo, CronList, CronRunList, CronRunsMsg,
+    DeleteCronMsg, EventsMsg, ExecCancelMsg, ExecInputMsg, ExecMsg, ExportSessionMsg, GetConfigMsg,
+    GetStatsMsg, JobList, JobsMsg, JournalEvent, JournalPruneMsg, JournalPruned, JournalReport,
     JournalReportMsg, KillMsg, ListCronsMsg, LogLine, PingMsg, Pong, QueueEditMsg, QueueList,
     QueueListMsg, QueueRemoveMsg, ReloadMsg, ReplyToAskMsg, RetryMsg, SendMsg, SendResponse,
-    ServerHello, SessionExport, SessionList, SessionsMsg, SetConfigMsg, SetTitleMsg, Stats,
-    SteerMsg, StreamEvent, StreamMsg, SubscribeEventsMsg,
+    ServerHello, SessionExport, SessionList, SessionsMsg, SetConfigMsg, SetTitleMsg, ShellInputMsg,
+    ShellMsg, ShellResizeMsg, Stats, SteerMsg, StreamEvent, StreamMsg, SubscribeEventsMsg,
+    TokenCreateMsg, TokenCreated, TokenList, TokenListMsg, TokenRevokeMsg, WorkerList, WorkersMsg,
 };
 use quintet_control::{
-    Answer, Closed, PROTOCOL_VERSION, Peer, RAW_ELEMENTS, Server, ServerError, Service,
+    Answer, Closed, Origin, PROTOCOL_VERSION, Peer, RAW_ELEMENTS, Server, ServerError, Service,
 };
 use serde_json::json;
 
@@ -69,11 +72,12 @@ impl ControlService {
 impl Service for ControlService {
     type Server = Connection;
 
-    fn connected(&self, _peer: &Peer) -> Arc<Connection> {
+    fn connected(&self, peer: &Peer) -> Arc<Connection> {
         self.runtime.metrics.control_connections.inc();
         Arc::new(Connection {
             runtime: self.runtime.clone(),
             wants_raw: AtomicBool::new(false),
+            on_this_machine: matches!(peer.origin, Origin::Unix { .. }),
         })
     }
 
@@ -109,6 +113,7 @@ impl Service for ControlService {
 pub(crate) struct Connection {
     runtime: Arc<Runtime>,
     wants_raw: AtomicBool,
+    on_this_machine: bool,
 }
 
 impl Connection {
@@ -362,5 +367,68 @@ impl Server for Connection {
     async fn agent_restart(&self, request: AgentRestartMsg) -> Answer<Accepted> {
         let seq = self.runtime.restart_agent(&request.agent_id).await?;
         Ok(Accepted { seq })
+    }
+
+    async fn workers(&self, _: WorkersMsg) -> Answer<WorkerList> {
+        Ok(self.runtime.list_workers())
+    }
+
+    fn exec(&self, request: ExecMsg) -> impl Stream<Item = Answer<CommandEvent>> + Send {
+        self.runtime.exec(request)
+    }
+
+    async fn exec_input(&self, request: ExecInputMsg) -> Answer<Pong> {
+        self.runtime.workers.exec_input(request).await?;
+        Ok(Pong {})
+    }
+
+    async fn exec_cancel(&self, request: ExecCancelMsg) -> Answer<Pong> {
+        self.runtime.workers.exec_cancel(&request.job)?;
+        Ok(Pong {})
+    }
+
+    fn shell(&self, request: ShellMsg) -> impl Stream<Item = Answer<CommandEvent>> + Send {
+        self.runtime.shell(request)
+    }
+
+    async fn shell_input(&self, request: ShellInputMsg) -> Answer<Pong> {
+        self.runtime.workers.shell_input(request).await?;
+        Ok(Pong {})
+    }
+
+    async fn shell_resize(&self, request: ShellResizeMsg) -> Answer<Pong> {
+        self.runtime.workers.shell_resize(request).await?;
+        Ok(Pong {})
+    }
+
+    async fn jobs(&self, request: JobsMsg) -> Answer<JobList> {
+        Ok(self.runtime.list_jobs(&request.worker).await?)
+    }
+
+    fn copy(&self, request: CopyMsg) -> impl Stream<Item = Answer<CopyProgress>> + Send {
+        let allowed = self.on_this_machine;
+        async_stream::stream! {
+            if !allowed {
+                yield Err(ServerError::bad_request(
+                    "files are read and written on the daemon's machine; ask on its Unix socket",
+                ));
+                return;
+            }
+            for await progress in self.runtime.copy(request) {
+                yield progress;
+            }
+        }
+    }
+
+    async fn token_create(&self, request: TokenCreateMsg) -> Answer<TokenCreated> {
+        Ok(self.runtime.create_token(request.worker).await?)
+    }
+
+    async fn token_list(&self, _: TokenListMsg) -> Answer<TokenList> {
+        Ok(self.runtime.list_tokens().await?)
+    }
+
+    async fn token_revoke(&self, request: TokenRevokeMsg) -> Answer<Accepted> {
+        Ok(self.runtime.revoke_token(request.id).await?)
     }
 }

@@ -7,6 +7,7 @@ use super::StoreError;
 const STEPS: &[&str] = &[
     include_str!("schema_1.sql"),
     include_str!("../cron/schema.sql"),
+    include_str!("schema_3.sql"),
 ];
 
 /// Brings the database to the newest format.

@@ -79,11 +79,13 @@ fn row(event: &HubEvent) -> (Kind, Value) {
         Direction::Upload => "upload",
         Direction::Download => "download",
     };
-    let millis = |duration: &std::time::Duration| {
-        u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-    };
+    let millis =
+        |duration: &std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     match event {
-        HubEvent::WorkerOnline(info) => (Kind::WorkerOnline, json!({ "worker": info.id, "info": info })),
+        HubEvent::WorkerOnline(info) => (
+            Kind::WorkerOnline,
+            json!({ "worker": info.id, "info": info }),
+        ),
         HubEvent::WorkerStale { worker } => (Kind::WorkerStale, json!({ "worker": worker })),
         HubEvent::WorkerOffline { worker, reason } => (
             Kind::WorkerOffline,

@@ -119,7 +119,10 @@ struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         let mut open = self.jobs.open();
-        if open.get(&self.id).is_some_and(|job| job.number == self.number) {
+        if open
+            .get(&self.id)
+            .is_some_and(|job| job.number == self.number)
+        {
             open.remove(&self.id);
         }
     }
@@ -190,7 +193,10 @@ impl Workers {
 
     pub(crate) fn exec_cancel(&self, job: &str) -> Result<(), Refusal> {
         let open = self.jobs.open();
-        open.get(job).ok_or_else(|| not_running(job))?.cancel.cancel();
+        open.get(job)
+            .ok_or_else(|| not_running(job))?
+            .cancel
+            .cancel();
         Ok(())
     }
 

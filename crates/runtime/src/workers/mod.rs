@@ -25,8 +25,8 @@ use crate::metrics::Metrics;
 use crate::refusal::Refusal;
 use crate::store::Db;
 
-pub use builtin::BuiltinWorker;
-pub(crate) use builtin::{BuiltinError, Dial, LOCAL, start as start_builtin};
+pub use builtin::{BuiltinError, BuiltinWorker};
+pub(crate) use builtin::{Dial, LOCAL, start as start_builtin};
 pub(crate) use copy::copy;
 pub(crate) use jobs::CommandEvents;
 
@@ -127,9 +127,9 @@ impl From<RequestError> for Refusal {
         match error {
             RequestError::UnknownWorker { .. } => Self::NotFound(text),
             RequestError::NotOnline { .. } => Self::Conflict(text),
-            RequestError::NeedsV2 { .. }
-            | RequestError::Failed { .. }
-            | RequestError::Local(_) => Self::Bad(text),
+            RequestError::NeedsV2 { .. } | RequestError::Failed { .. } | RequestError::Local(_) => {
+                Self::Bad(text)
+            }
             RequestError::Lost { .. } | RequestError::NoAnswer { .. } => Self::Internal(text),
         }
     }

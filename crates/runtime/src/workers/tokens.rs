@@ -153,7 +153,11 @@ mod tests {
         let secret = token.expose().replace("qw1.", "");
         for file in std::fs::read_dir(folder.path()).expect("readable") {
             let bytes = std::fs::read(file.expect("there").path()).expect("readable");
-            assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()));
+            assert!(
+                !bytes
+                    .windows(secret.len())
+                    .any(|part| part == secret.as_bytes())
+            );
         }
     }
 }

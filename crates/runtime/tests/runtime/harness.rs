@@ -48,6 +48,7 @@ impl TestDaemon {
             compat_socket: None,
             insecure: false,
             program: PathBuf::from("/nonexistent"),
+            worker: None,
             base_env: BTreeMap::from([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())]),
         };
         let daemon = Daemon::start(options).await.expect("starts");

@@ -1,0 +1,445 @@
+//! `quintet exec`.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use quintet_control::Client;
+use quintet_control::wire::command_ended::Outcome;
+use quintet_control::wire::{CommandEnded, ExecCancelMsg, ExecInputMsg, ExecMsg};
+use quintet_runtime::home::Home;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::Context;
+use crate::connect;
+use crate::error::CommandError;
+use crate::output;
+use crate::remote::{Opening, Remote, Seen};
+
+/// The worker could not run it.
+const NOT_RUN: u8 = 125;
+const TIMED_OUT: u8 = 124;
+/// Ended by Ctrl-C, as a shell says it: 128 and SIGINT.
+const INTERRUPTED: u8 = 130;
+
+/// Input in one request.
+const CHUNK: usize = 64 * 1024;
+
+const EXAMPLES: &str = "\
+Examples:
+  quintet exec local -- 'ls -l | wc -l'        One word is a shell line as it is
+  quintet exec local -- grep -r 'a b' .        Several words are quoted
+  tar c src | quintet exec box -- tar x        Input from a pipe
+  quintet exec --label gpu=yes -- nvidia-smi   On all that match, lines prefixed
+
+Exit code: the command's own; 124 when it ran too long, 125 when the worker could not run it,
+128+N when signal N ended it, 255 when an old worker did not say which; with --label the highest.
+Ctrl-C ends the command's whole process tree.";
+
+/// Run a command on a worker
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ExecArgs {
+    /// Name of the worker, as `quintet workers` lists it
+    #[arg(required_unless_present = "labels", conflicts_with = "labels")]
+    worker: Option<String>,
+
+    /// Run in this folder [default: the worker's root]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<String>,
+
+    /// Add a variable to the command's environment
+    #[arg(long, value_name = "KEY=VALUE", value_parser = super::pair)]
+    env: Vec<(String, String)>,
+
+    /// End it after this long, such as 90, 90s or 10m [default: 300]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+
+    /// Run on every online worker with this label; repeat to ask for more
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = super::pair)]
+    labels: Vec<(String, String)>,
+
+    /// Leave the input empty although it comes from a pipe
+    #[arg(short = 'n', long)]
+    no_input: bool,
+
+    /// The command
+    #[arg(last = true, required = true, value_name = "WORD")]
+    command: Vec<String>,
+}
+
+pub(crate) async fn run(context: &Context, args: ExecArgs) -> Result<ExitCode, CommandError> {
+    let request = ExecMsg {
+        command: shell_line(&args.command),
+        cwd: args.cwd,
+        env: args.env.into_iter().collect(),
+        timeout_ms: args
+            .timeout
+            .map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        ..ExecMsg::default()
+    };
+    let interrupts = Interrupts::listen()?;
+    let code = match args.worker {
+        Some(worker) => {
+            let stdin = !args.no_input && stdin_holds_data();
+            let request = ExecMsg {
+                worker,
+                stdin,
+                ..request
+            };
+            on_one(&context.home, request, &interrupts.count, Lines::AsTheyAre).await
+        }
+        None => {
+            let wanted = args.labels.into_iter().collect();
+            on_all(&context.home, request, &wanted, &interrupts.count).await
+        }
+    };
+    match code {
+        Ok(code) => Ok(ExitCode::from(code)),
+        Err(error) if error.is_output_closed() => Err(error),
+        Err(error) => {
+            error.report();
+            Ok(ExitCode::from(NOT_RUN))
+        }
+    }
+}
+
+async fn on_all(
+    home: &Home,
+    request: ExecMsg,
+    wanted: &BTreeMap<String, String>,
+    interrupts: &watch::Receiver<u32>,
+) -> Result<u8, CommandError> {
+    let workers = connect::daemon(home).await?.workers().await?.workers;
+    let chosen: Vec<String> = workers
+        .into_iter()
+        .filter(|worker| worker.state == "online")
+        .filter(|worker| {
+            wanted
+                .iter()
+                .all(|(key, value)| worker.labels.get(key) == Some(value))
+        })
+        .map(|worker| worker.id)
+        .collect();
+    if chosen.is_empty() {
+        return Err(CommandError::failed("no online worker has these labels")
+            .hint("`quintet workers` lists them"));
+    }
+    let mut running = JoinSet::new();
+    for worker in chosen {
+        let request = ExecMsg {
+            worker: worker.clone(),
+            ..request.clone()
+        };
+        let (home, interrupts) = (home.clone(), interrupts.clone());
+        running.spawn(async move {
+            let lines = Lines::Prefixed(worker.clone());
+            match on_one(&home, request, &interrupts, lines).await {
+                Ok(code) => code,
+                Err(error) => {
+                    output::report_error(&format!("{worker}: {}", error.message()), &[]);
+                    NOT_RUN
+                }
+            }
+        });
+    }
+    let codes = running.join_all().await;
+    Ok(codes.into_iter().max().unwrap_or(0))
+}
+
+async fn on_one(
+    home: &Home,
+    request: ExecMsg,
+    interrupts: &watch::Receiver<u32>,
+    lines: Lines,
+) -> Result<u8, CommandError> {
+    let mut interrupts = interrupts.clone();
+    let (stdin, limit) = (request.stdin, request.timeout_ms.unwrap_or(300_000));
+    let mut shown = Shown::new(lines);
+    let mut remote = Remote::open(home, Opening::Exec(request)).await?;
+    let mut job: Option<String> = None;
+    let mut pump = JoinSet::new();
+    loop {
+        let seen = tokio::select! {
+            seen = remote.next() => seen?,
+            Ok(()) = interrupts.changed() => {
+                let first = *interrupts.borrow_and_update() == 1;
+                match &job {
+                    Some(job) if first => cancel(home, job).await?,
+                    // Closing the connection cancels as well.
+                    _ => return Ok(INTERRUPTED),
+                }
+                continue;
+            }
+        };
+        match seen {
+            Seen::Started(id) => {
+                if stdin && job.is_none() {
+                    let (home, id) = (home.clone(), id.clone());
+                    pump.spawn(async move {
+                        if let Err(error) = pump_input(&home, &id).await {
+                            tracing::debug!(message = error.message(), "input ended early");
+                        }
+                    });
+                }
+                job = Some(id);
+            }
+            Seen::Stdout(bytes) => shown.write(0, &bytes).await?,
+            Seen::Stderr(bytes) => shown.write(1, &bytes).await?,
+            Seen::Ended(ended) => {
+                shown.finish().await?;
+                if let Some(Outcome::TimedOut(secs)) = ended.outcome {
+                    let limit = if secs == 0 { limit / 1000 } else { secs };
+                    output::report_error(&format!("timed out after {limit} s"), &[]);
+                }
+                return Ok(exit_code(&ended));
+            }
+        }
+    }
+}
+
+/// The exit code that CONTRACT promises.
+pub(crate) fn exit_code(ended: &CommandEnded) -> u8 {
+    match ended.outcome {
+        Some(Outcome::Exited(-1)) => 255,
+        Some(Outcome::Exited(code)) => code.to_le_bytes()[0],
+        Some(Outcome::Signalled(signal)) => u8::try_from(128 + signal).unwrap_or(255),
+        Some(Outcome::TimedOut(_)) => TIMED_OUT,
+        Some(Outcome::Cancelled(_)) => INTERRUPTED,
+        None => NOT_RUN,
+    }
+}
+
+async fn cancel(home: &Home, job: &str) -> Result<(), CommandError> {
+    let request = ExecCancelMsg {
+        job: job.to_owned(),
+    };
+    match connect::daemon(home).await?.exec_cancel(request).await {
+        Ok(_) => Ok(()),
+        // It ended in the meantime; its result is on the way.
+        Err(error) if error.refusal().is_some() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn pump_input(home: &Home, job: &str) -> Result<(), CommandError> {
+    let mut daemon = connect::daemon(home).await?;
+    let mut stdin = tokio::io::stdin();
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let count = stdin.read(&mut buffer).await?;
+        let request = ExecInputMsg {
+            job: job.to_owned(),
+            data: buffer[..count].to_vec(),
+            eof: count == 0,
+        };
+        daemon.exec_input(request).await?;
+        if count == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Whether stdin is a pipe, a socket or a file, and not a terminal or a device such as /dev/null.
+fn stdin_holds_data() -> bool {
+    use rustix::fs::{FileType, fstat};
+    fstat(io::stdin()).is_ok_and(|stat| {
+        !matches!(
+            FileType::from_raw_mode(stat.st_mode),
+            FileType::CharacterDevice | FileType::Directory
+        )
+    })
+}
+
+enum Lines {
+    AsTheyAre,
+    /// Each with the worker's name in front.
+    Prefixed(String),
+}
+
+/// Where a command's two streams go.
+struct Shown {
+    lines: Lines,
+    /// Lines that are not yet whole.
+    partial: [Vec<u8>; 2],
+}
+
+/// A line longer than this is shown in parts.
+const LONGEST_LINE: usize = 64 * 1024;
+
+impl Shown {
+    fn new(lines: Lines) -> Self {
+        Self {
+            lines,
+            partial: [Vec::new(), Vec::new()],
+        }
+    }
+
+    async fn write(&mut self, stream: usize, bytes: &[u8]) -> Result<(), CommandError> {
+        let Lines::Prefixed(name) = &self.lines else {
+            return print(stream, bytes).await;
+        };
+        let partial = &mut self.partial[stream];
+        partial.extend_from_slice(bytes);
+        let whole = match partial.iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => end + 1,
+            None if partial.len() > LONGEST_LINE => partial.len(),
+            None => return Ok(()),
+        };
+        let lines: Vec<u8> = partial.drain(..whole).collect();
+        print(stream, &prefixed(name, &lines)).await
+    }
+
+    async fn finish(&mut self) -> Result<(), CommandError> {
+        let Lines::Prefixed(name) = &self.lines else {
+            return Ok(());
+        };
+        for (stream, rest) in self.partial.iter().enumerate() {
+            if !rest.is_empty() {
+                print(stream, &prefixed(name, rest)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn prefixed(name: &str, lines: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(lines.len() + 32);
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        text.extend_from_slice(format!("[{name}] ").as_bytes());
+        text.extend_from_slice(line);
+    }
+    if text.last() != Some(&b'\n') {
+        text.push(b'\n');
+    }
+    text
+}
+
+async fn print(stream: usize, bytes: &[u8]) -> Result<(), CommandError> {
+    if stream == 0 {
+        let mut stdout = tokio::io::stdout();
+        stdout.write_all(bytes).await?;
+        stdout.flush().await?;
+    } else {
+        let mut stderr = tokio::io::stderr();
+        stderr.write_all(bytes).await?;
+        stderr.flush().await?;
+    }
+    Ok(())
+}
+
+/// Counts Ctrl-C and SIGTERM.
+struct Interrupts {
+    count: watch::Receiver<u32>,
+    _task: JoinSet<()>,
+}
+
+impl Interrupts {
+    fn listen() -> io::Result<Self> {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let (sender, count) = watch::channel(0);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                sender.send_modify(|count| *count += 1);
+            }
+        });
+        Ok(Self { count, _task: task })
+    }
+}
+
+/// One word is a shell line as it is; several are quoted, so that the command gets exactly those.
+fn shell_line(words: &[String]) -> String {
+    match words {
+        [line] => line.clone(),
+        words => words
+            .iter()
+            .map(|word| quoted(word))
+            .collect::<Vec<_>>()
+            .join(" "),
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Whole seconds, or a number with `ms`, `s`, `m` or `h`.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("{text:?} is no time; write it like 90, 90s or 10m"))?;
+    let duration = match &text[digits.len()..] {
+        "" | "s" => Duration::from_secs(number),
+        "ms" => Duration::from_millis(number),
+        "m" => Duration::from_secs(number.saturating_mul(60)),
+        "h" => Duration::from_secs(number.saturating_mul(3600)),
+        unit => return Err(format!("{unit:?} is no unit; use ms, s, m or h")),
+    };
+    if duration.is_zero() {
+        return Err("nothing runs in no time".to_owned());
+    }
+    Ok(duration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_word_is_a_line_and_several_are_words() {
+        let line = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            shell_line(&words)
+        };
+        assert_eq!(line(&["a | b $C"]), "a | b $C");
+        assert_eq!(line(&["ls", "-l", "a b"]), "ls -l 'a b'");
+        assert_eq!(line(&["echo", "it's", "", "$X"]), r"echo 'it'\''s' '' '$X'");
+    }
+
+    #[test]
+    fn every_end_has_its_code() {
+        let code = |outcome| {
+            exit_code(&CommandEnded {
+                outcome: Some(outcome),
+                duration_ms: 0,
+            })
+        };
+        assert_eq!(code(Outcome::Exited(3)), 3);
+        assert_eq!(code(Outcome::Exited(-1)), 255);
+        assert_eq!(code(Outcome::Signalled(9)), 137);
+        assert_eq!(code(Outcome::TimedOut(1)), 124);
+        assert_eq!(code(Outcome::Cancelled(true)), 130);
+    }
+
+    #[test]
+    fn lines_carry_their_worker() {
+        assert_eq!(prefixed("w", b"a\nb"), b"[w] a\n[w] b\n");
+    }
+
+    #[test]
+    fn a_timeout_has_a_unit_or_is_in_seconds() {
+        assert_eq!(seconds("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(seconds("1500ms"), Ok(Duration::from_millis(1500)));
+        assert_eq!(seconds("10m"), Ok(Duration::from_secs(600)));
+        for text in ["", "0", "s", "5x", "-1"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! `quintet shell`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use quintet_control::wire::{ShellInputMsg, ShellMsg, ShellResizeMsg};
+use quintet_control::{Client, ClientError};
+use quintet_runtime::home::Home;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::Context;
+use super::exec::exit_code;
+use crate::connect;
+use crate::error::CommandError;
+use crate::output::stdin_is_terminal;
+use crate::remote::{Opening, Remote, Seen};
+
+/// Ctrl-], which begins a word to this program.
+const ESCAPE: u8 = 0x1d;
+
+/// Ctrl-D, which a terminal sends for the end of input.
+const END_OF_INPUT: u8 = 0x04;
+
+/// Keys that wait for the daemon; the keyboard waits beyond that.
+const WAITING: usize = 64;
+
+const EXAMPLES: &str = "\
+Ctrl-] then d detaches: the shell runs on, and the id to attach with is printed. Ctrl-] twice sends
+one Ctrl-]. Exits with the shell's own code; 125 when the worker could not run it.
+
+Examples:
+  quintet shell local
+  quintet shell box --attach 0193...";
+
+/// Open a shell on a worker
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ShellArgs {
+    /// Name of the worker, as `quintet workers` lists it
+    worker: String,
+
+    /// Go on with a shell that was detached from, with all it has printed
+    #[arg(long, value_name = "JOB")]
+    attach: Option<String>,
+}
+
+pub(crate) async fn run(context: &Context, args: ShellArgs) -> Result<ExitCode, CommandError> {
+    let raw = RawTerminal::enter()?;
+    let ended = converse(&context.home, args).await;
+    // What is said next belongs on an ordinary terminal.
+    drop(raw);
+    match ended {
+        Ok(Left::Ended(code)) => Ok(ExitCode::from(code)),
+        Ok(Left::Detached { worker, job }) => {
+            context.output.talk(format_args!(
+                "detached; `quintet shell {worker} --attach {job}` goes on with it"
+            ));
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            error.report();
+            Ok(ExitCode::from(125))
+        }
+    }
+}
+
+enum Left {
+    Ended(u8),
+    Detached { worker: String, job: String },
+}
+
+async fn converse(home: &Home, args: ShellArgs) -> Result<Left, CommandError> {
+    let (cols, rows) = crossterm::terminal::size().unwrap_or((80, 24));
+    let request = ShellMsg {
+        worker: args.worker.clone(),
+        rows: rows.into(),
+        cols: cols.into(),
+        term: std::env::var("TERM").unwrap_or_else(|_| "xterm-256color".to_owned()),
+        attach: args.attach,
+    };
+    let mut resized = signal(SignalKind::window_change())?;
+    let mut remote = Remote::open(home, Opening::Shell(request)).await?;
+    let mut keys = Keys::read();
+    let mut escape = Escape::default();
+    let mut typist = None;
+    let mut job = None;
+    let mut stdout = tokio::io::stdout();
+    loop {
+        tokio::select! {
+            seen = remote.next() => match seen? {
+                Seen::Started(id) => {
+                    typist = Some(Typist::start(home, &id));
+                    job = Some(id);
+                }
+                Seen::Stdout(bytes) | Seen::Stderr(bytes) => {
+                    stdout.write_all(&bytes).await?;
+                    stdout.flush().await?;
+                }
+                Seen::Ended(ended) => return Ok(Left::Ended(exit_code(&ended))),
+            },
+            Some(bytes) = keys.0.recv(), if typist.is_some() => {
+                let (typed, detach) = escape.take(&bytes);
+                if let (true, Some(job)) = (detach, &job) {
+                    return Ok(Left::Detached { worker: args.worker, job: job.clone() });
+                }
+                if let Some(typist) = &typist
+                    && !typed.is_empty()
+                {
+                    typist.send(Typed::Bytes(typed)).await;
+                }
+            }
+            Some(()) = resized.recv() => {
+                if let (Some(typist), Ok((cols, rows))) = (&typist, crossterm::terminal::size()) {
+                    typist.send(Typed::Size { rows, cols }).await;
+                }
+            }
+        }
+    }
+}
+
+/// Finds the words to this program among the keys.
+#[derive(Debug, Default)]
+struct Escape {
+    begun: bool,
+}
+
+impl Escape {
+    /// What is for the shell, and whether to detach.
+    fn take(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
+        let mut typed = Vec::with_capacity(bytes.len());
+        for &byte in bytes {
+            match (std::mem::take(&mut self.begun), byte) {
+                (false, ESCAPE) => self.begun = true,
+                (true, b'd' | b'D') => return (typed, true),
+                (true, ESCAPE) | (false, _) => typed.push(byte),
+                (true, _) => typed.extend([ESCAPE, byte]),
+            }
+        }
+        (typed, false)
+    }
+}
+
+/// The keyboard, or a pipe whose end is a Ctrl-D.
+struct Keys(
+    mpsc::Receiver<Vec<u8>>,
+    #[expect(dead_code, reason = "owns the task")] JoinSet<()>,
+);
+
+impl Keys {
+    fn read() -> Self {
+        let (sender, keys) = mpsc::channel(WAITING);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let mut stdin = tokio::io::stdin();
+            let mut buffer = vec![0; 4096];
+            loop {
+                let count = stdin.read(&mut buffer).await.unwrap_or(0);
+                let bytes = match count {
+                    0 => vec![END_OF_INPUT],
+                    count => buffer[..count].to_vec(),
+                };
+                if sender.send(bytes).await.is_err() || count == 0 {
+                    return;
+                }
+            }
+        });
+        Self(keys, task)
+    }
+}
+
+enum Typed {
+    Bytes(Vec<u8>),
+    Size { rows: u16, cols: u16 },
+}
+
+/// Sends keys over a connection of its own, so that a shell that reads nothing holds up nothing
+/// that it prints.
+struct Typist {
+    typed: mpsc::Sender<Typed>,
+    _task: JoinSet<()>,
+}
+
+impl Typist {
+    fn start(home: &Home, job: &str) -> Self {
+        let (typed, receiver) = mpsc::channel(WAITING);
+        let (home, job) = (home.clone(), job.to_owned());
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            if let Err(error) = type_all(&home, &job, receiver).await {
+                tracing::debug!(message = error.message(), "keys are not sent any more");
+            }
+        });
+        Self { typed, _task: task }
+    }
+
+    async fn send(&self, typed: Typed) {
+        // A typist that is gone is replaced with the next attachment.
+        let _ = self.typed.send(typed).await;
+    }
+}
+
+async fn type_all(
+    home: &Home,
+    job: &str,
+    mut typed: mpsc::Receiver<Typed>,
+) -> Result<(), CommandError> {
+    let mut daemon = connect::daemon(home).await?;
+    while let Some(typed) = typed.recv().await {
+        let job = job.to_owned();
+        let sent: Result<_, ClientError> = match typed {
+            Typed::Bytes(data) => daemon.shell_input(ShellInputMsg { job, data }).await,
+            Typed::Size { rows, cols } => {
+                let (rows, cols) = (rows.into(), cols.into());
+                daemon
+                    .shell_resize(ShellResizeMsg { job, rows, cols })
+                    .await
+            }
+        };
+        sent?;
+    }
+    Ok(())
+}
+
+/// A terminal whose keys come one by one; restored when dropped.
+struct RawTerminal(bool);
+
+impl RawTerminal {
+    fn enter() -> Result<Self, CommandError> {
+        let terminal = stdin_is_terminal();
+        if terminal {
+            crossterm::terminal::enable_raw_mode()?;
+        }
+        Ok(Self(terminal))
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        if self.0 {
+            // A terminal that is gone needs no restoring.
+            let _ = crossterm::terminal::disable_raw_mode();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_escape_is_found_wherever_the_keys_are_cut() {
+        let mut escape = Escape::default();
+        assert_eq!(escape.take(b"ls\x1d"), (b"ls".to_vec(), false));
+        assert_eq!(escape.take(b"d"), (Vec::new(), true));
+        assert_eq!(
+            escape.take(b"a\x1d\x1db\x1dx"),
+            (b"a\x1db\x1dx".to_vec(), false)
+        );
+        assert_eq!(escape.take(b"done"), (b"done".to_vec(), false));
+    }
+}

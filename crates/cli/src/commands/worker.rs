@@ -1,0 +1,182 @@
+//! `quintet worker`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use quintet_runtime::home::Home;
+use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, Limits, Network};
+use quintet_sandbox::proto::Token;
+use quintet_sandbox::worker::{ConnectionState, Worker, WorkerConfig, scrub_environment};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::{Context, isolate_exec};
+use crate::connect;
+use crate::error::{CommandError, ErrorKind};
+
+const EXAMPLES: &str = "\
+Examples:
+  quintet worker --daemon-id box --label gpu=yes               For the daemon of this machine
+  quintet worker --server-url wss://host:7505/ws --daemon-id box --token qw1...
+
+`quintet token create --worker ID` on the daemon's machine makes the token.";
+
+/// Make this machine a place where commands, shells and files work, until Ctrl-C or SIGTERM
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct WorkerArgs {
+    /// Where the daemon listens [default: the daemon of this home folder]
+    #[arg(long, value_name = "URL")]
+    server_url: Option<String>,
+
+    /// Name to register with [default: the machine's name]
+    #[arg(long, value_name = "ID")]
+    daemon_id: Option<String>,
+
+    /// Token from `quintet token create`; the same user on the daemon's machine needs none
+    #[arg(long, env = "QUINTET_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+
+    /// Be selected by this with `quintet exec --label`
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = super::pair)]
+    labels: Vec<(String, String)>,
+
+    /// Folder that commands start in and files stay beneath [default: workers/ID/root in the home
+    /// folder]
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+
+    /// Confine commands: they write only beneath the root and /tmp
+    #[arg(long)]
+    isolate: bool,
+}
+
+pub(crate) async fn run(context: &Context, args: WorkerArgs) -> Result<ExitCode, CommandError> {
+    let config = config(&context.home, args)?;
+    let id = config.daemon_id.clone();
+    let worker = Worker::start(config)
+        .await
+        .map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
+    let mut connection = worker.connection();
+    let shutdown = CancellationToken::new();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let run = worker.run(shutdown.clone());
+    tokio::pin!(run);
+    loop {
+        tokio::select! {
+            () = &mut run => return Ok(ExitCode::SUCCESS),
+            _ = interrupt.recv() => shutdown.cancel(),
+            _ = terminate.recv() => shutdown.cancel(),
+            Ok(()) = connection.changed() => match &*connection.borrow_and_update() {
+                ConnectionState::Connecting => {}
+                ConnectionState::Online(protocol) => {
+                    context.output.talk(format_args!("online as {id} over {protocol}"));
+                }
+                ConnectionState::Failed(reason) => {
+                    context.output.talk(format_args!("not connected: {reason}; trying again"));
+                }
+            },
+        }
+    }
+}
+
+fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
+    let url = match args.server_url {
+        Some(url) => url,
+        None => {
+            connect::run_file(home)
+                .ok_or_else(|| {
+                    CommandError::usage("no daemon runs here; say where it is with --server-url")
+                })?
+                .http
+        }
+    };
+    let id = args.daemon_id.unwrap_or_else(|| {
+        rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned()
+    });
+    let folder = home.worker_dir(&folder_name(&id));
+    let root = match args.root {
+        Some(root) => root,
+        None => {
+            let root = folder.join("root");
+            std::fs::create_dir_all(&root)?;
+            root
+        }
+    };
+    let mut config = WorkerConfig::new(&websocket(&url), &id, root, folder.join("spool"));
+    config.token = args
+        .token
+        .map(|token| Token::parse(&token))
+        .transpose()
+        .map_err(|error| CommandError::new(ErrorKind::Usage, error))?;
+    config.labels = args.labels.into_iter().collect();
+    config.env = scrub_environment(std::env::vars_os());
+    config.shell = std::env::var_os("SHELL").map(PathBuf::from);
+    if args.isolate {
+        config.isolation = Some(IsolationConfig {
+            helper: HelperCommand {
+                program: std::env::current_exe()?,
+                args: vec![isolate_exec::NAME.to_owned()],
+            },
+            confine: true,
+            network: Network::On,
+            read: Vec::new(),
+            write: Vec::new(),
+            limits: Limits::default(),
+        });
+    }
+    Ok(config)
+}
+
+/// An id as one name of a folder.
+fn folder_name(id: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let name: String = id.chars().map(|c| if safe(c) { c } else { '_' }).collect();
+    format!("{}{}", if name.starts_with('.') { "_" } else { "" }, name)
+}
+
+/// The daemon's address as what a worker dials.
+fn websocket(url: &str) -> String {
+    let (scheme, rest) = match url.split_once("://") {
+        Some(("http" | "ws", rest)) => ("ws", rest),
+        Some(("https" | "wss", rest)) => ("wss", rest),
+        Some(_) | None => return url.to_owned(),
+    };
+    match rest.trim_end_matches('/') {
+        host if !host.contains('/') => format!("{scheme}://{host}/ws"),
+        _ => format!("{scheme}://{rest}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_becomes_what_is_dialled() {
+        for (given, dialled) in [
+            ("http://127.0.0.1:7505", "ws://127.0.0.1:7505/ws"),
+            ("https://h:1/", "wss://h:1/ws"),
+            ("wss://h:1/ws", "wss://h:1/ws"),
+            ("ws://h:1/other", "ws://h:1/other"),
+        ] {
+            assert_eq!(websocket(given), dialled);
+        }
+    }
+
+    #[test]
+    fn an_id_is_one_folder() {
+        for (id, name) in [
+            ("box-1.a", "box-1.a"),
+            ("../x", "_.._x"),
+            ("a/b c", "a_b_c"),
+        ] {
+            assert_eq!(folder_name(id), name);
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! Commands, shells and files on workers.
+
+use std::os::unix::fs::PermissionsExt;
+
+use pty_process::Size;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::harness::{Finished, Machine, Running, within};
+
+/// Waits until a worker is in the journal as online.
+async fn online(machine: &Machine, worker: &str) {
+    let mut events =
+        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
+    loop {
+        let row: serde_json::Value = serde_json::from_str(&events.line().await).unwrap();
+        if row["kind"] == "worker_online" && row["data"]["worker"] == worker {
+            return;
+        }
+    }
+}
+
+/// Another worker of this machine, online.
+async fn worker(machine: &Machine, id: &str, more: &[&str]) -> Running {
+    let arguments = [&["worker", "--daemon-id", id], more].concat();
+    let running = Running::start_with_talk(machine, &arguments);
+    online(machine, id).await;
+    running
+}
+
+async fn exec(machine: &Machine, arguments: &[&str]) -> Finished {
+    machine.runs(&[&["exec"], arguments].concat()).await
+}
+
+#[tokio::test]
+async fn commands_run_on_the_built_in_worker_and_end_with_their_own_code() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up().await;
+    online(&machine, "local").await;
+
+    let said = exec(&machine, &["local", "--", "echo out; echo err >&2; exit 3"]).await;
+    assert_eq!(
+        (said.code, &*said.stdout, &*said.stderr),
+        (Some(3), "out\n", "err\n")
+    );
+    let words = exec(
+        &machine,
+        &["local", "--", "printf", "%s|", "a b", "$HOME", ""],
+    )
+    .await;
+    assert_eq!(words.succeeds(), "a b|$HOME||");
+    let set = [
+        "local",
+        "--env",
+        "A=1",
+        "--env",
+        "B=x y",
+        "--",
+        "echo $A $B",
+    ];
+    assert_eq!(exec(&machine, &set).await.succeeds(), "1 x y\n");
+    let root = machine.home().join("workers/local/root");
+    assert_eq!(
+        exec(&machine, &["local", "--", "pwd"])
+            .await
+            .succeeds()
+            .trim(),
+        root.to_str().unwrap()
+    );
+    std::fs::create_dir(root.join("sub")).unwrap();
+    let sub = exec(&machine, &["local", "--cwd", "sub", "--", "basename $PWD"]).await;
+    assert_eq!(sub.succeeds(), "sub\n");
+    let piped = machine
+        .pipes("some\ninput\n", &["exec", "local", "--", "wc -l"])
+        .await;
+    assert_eq!(piped.succeeds().trim(), "2");
+
+    let slow = ["local", "--timeout", "1", "--", "echo first; sleep 60"];
+    let timed_out = exec(&machine, &slow).await;
+    assert_eq!((timed_out.code, &*timed_out.stdout), (Some(124), "first\n"));
+    exec(&machine, &["local", "--", "kill -9 $$"])
+        .await
+        .fails(137);
+    let unknown = exec(&machine, &["nobody", "--", "true"]).await.fails(125);
+    assert!(
+        unknown.contains("nobody") && unknown.contains("quintet workers"),
+        "{unknown}"
+    );
+    exec(&machine, &["local", "--cwd", "none", "--", "true"])
+        .await
+        .fails(125);
+
+    let listed = machine.runs(&["workers", "--json"]).await.json();
+    assert_eq!(listed[0]["id"], "local");
+    assert_eq!(listed[0]["state"], "online");
+    assert_eq!(listed[0]["protocol"], "sandd.v2");
+    let events = machine.runs(&["events", "--json"]).await.succeeds();
+    assert!(
+        events.contains("exit 3") && events.contains(r#""exit_code":3"#),
+        "{events}"
+    );
+}
+
+#[tokio::test]
+async fn without_the_built_in_worker_there_is_none() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    assert_eq!(
+        machine.runs(&["workers", "--json"]).await.json(),
+        serde_json::json!([])
+    );
+}
+
+#[tokio::test]
+async fn a_label_runs_a_command_on_all_that_have_it() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let _a = worker(&machine, "a", &["--label", "kind=x", "--label", "n=1"]).await;
+    let _b = worker(&machine, "b", &["--label", "kind=x", "--label", "n=2"]).await;
+    let both = exec(
+        &machine,
+        &[
+            "--label",
+            "kind=x",
+            "--",
+            "echo hi; exit $(basename $(dirname $PWD) | tr ab 12)",
+        ],
+    )
+    .await;
+    assert_eq!(both.code, Some(2), "{both:?}");
+    let mut lines: Vec<&str> = both.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[a] hi", "[b] hi"]);
+    let one = ["--label", "kind=x", "--label", "n=2", "--", "echo hi"];
+    assert_eq!(exec(&machine, &one).await.succeeds(), "[b] hi\n");
+    exec(&machine, &["--label", "kind=y", "--", "true"])
+        .await
+        .fails(125);
+}
+
+#[tokio::test]
+async fn files_and_folders_go_both_ways_with_mode_and_time() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up().await;
+    online(&machine, "local").await;
+    let tree = machine.path().join("tree");
+    std::fs::create_dir_all(tree.join("a/empty")).unwrap();
+    let content: Vec<u8> = (0..300_000u32).map(|n| (n * 7 % 251) as u8).collect();
+    std::fs::write(tree.join("a/data"), &content).unwrap();
+    std::fs::write(tree.join("run.sh"), "#!/bin/sh\n").unwrap();
+    let script = std::fs::File::open(tree.join("run.sh")).unwrap();
+    script
+        .set_permissions(std::fs::Permissions::from_mode(0o750))
+        .unwrap();
+    let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    script.set_modified(then).unwrap();
+
+    machine
+        .runs(&["cp", "tree", "local:there"])
+        .await
+        .succeeds();
+    let root = machine.home().join("workers/local/root");
+    assert_eq!(std::fs::read(root.join("there/a/data")).unwrap(), content);
+    assert!(root.join("there/a/empty").is_dir());
+    let sent = root.join("there/run.sh").metadata().unwrap();
+    assert_eq!(sent.permissions().mode() & 0o777, 0o750);
+    assert_eq!(sent.modified().unwrap(), then);
+
+    machine
+        .runs(&["cp", "local:there", "back"])
+        .await
+        .succeeds();
+    let back = machine.path().join("back");
+    assert_eq!(std::fs::read(back.join("a/data")).unwrap(), content);
+    assert!(back.join("a/empty").is_dir());
+    assert_eq!(
+        back.join("run.sh").metadata().unwrap().modified().unwrap(),
+        then
+    );
+
+    // The beginning of it is here from an attempt that was cut.
+    std::fs::write(
+        machine.path().join(".data.quintet-partial"),
+        &content[..200_000],
+    )
+    .unwrap();
+    machine
+        .runs(&["cp", "local:there/a/data", "."])
+        .await
+        .succeeds();
+    assert_eq!(std::fs::read(machine.path().join("data")).unwrap(), content);
+    assert!(!machine.path().join(".data.quintet-partial").exists());
+    let events = machine.runs(&["events", "--json"]).await.succeeds();
+    let resumed = events
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .rfind(|row| row["kind"] == "transfer_ended")
+        .unwrap();
+    assert_eq!(resumed["data"]["bytes"], 100_000, "only the rest was sent");
+
+    let outside = machine
+        .runs(&["cp", "local:../../quintet.db", "stolen"])
+        .await;
+    outside.fails(1);
+    assert!(!machine.path().join("stolen").exists());
+}
+
+#[tokio::test]
+async fn a_token_lets_a_worker_in_and_its_end_throws_it_out() {
+    let machine = Machine::fresh();
+    let daemon = machine
+        .up_with(&["--listen", "0.0.0.0:0", "--no-worker"])
+        .await;
+    // Not loopback, so that being the same user does not count.
+    let Some(address) = own_address() else {
+        return;
+    };
+    let port = daemon.http().rsplit(':').next().unwrap();
+    let url = format!("wss://{address}:{port}/ws");
+    let made = machine
+        .runs(&["token", "create", "--worker", "w"])
+        .await
+        .succeeds();
+    let token = made.trim();
+    assert_eq!(made.lines().count(), 1);
+
+    let dial = ["worker", "--server-url", &url, "--daemon-id"];
+    let mut other =
+        Running::start_with_talk(&machine, &[&dial[..], &["x", "--token", token]].concat());
+    other.prints("not valid for x").await;
+    let mut worker =
+        Running::start_with_talk(&machine, &[&dial[..], &["w", "--token", token]].concat());
+    worker.prints("online as w").await;
+    assert_eq!(
+        exec(&machine, &["w", "--", "echo in"]).await.succeeds(),
+        "in\n"
+    );
+
+    let listed = machine.runs(&["token", "ls", "--json"]).await.json();
+    assert_eq!(listed[0]["worker"], "w");
+    machine.runs(&["token", "revoke", "1"]).await.succeeds();
+    worker.prints("not connected").await;
+    worker.prints("not valid for w").await;
+    exec(&machine, &["w", "--", "true"]).await.fails(125);
+}
+
+/// An address of this machine that is not loopback; none on a machine without a network.
+fn own_address() -> Option<std::net::IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Nothing is sent: this asks the routing table.
+    socket.connect("192.0.2.1:9").ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_loopback()).then_some(ip)
+}
+
+#[tokio::test]
+async fn a_command_outlives_the_daemon_and_its_output_is_whole() {
+    let machine = Machine::fresh();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let address = daemon.http().strip_prefix("http://").unwrap().to_owned();
+    let _worker = worker(&machine, "w", &[]).await;
+    let go = machine.path().join("go");
+    let line = format!(
+        "for n in 1 2 3; do echo $n; done; while [ ! -e {} ]; do sleep 0.05; done; echo 4; exit 6",
+        go.display()
+    );
+    let mut command = Running::start(machine.quintet(&["exec", "w", "--", &line]));
+    assert_eq!(command.line().await, "1");
+    daemon.dies().await;
+    let _daemon = machine
+        .up_with(&["--no-worker", "--listen", &address])
+        .await;
+    std::fs::write(go, "").unwrap();
+    for n in ["2", "3", "4"] {
+        assert_eq!(command.line().await, n);
+    }
+    assert_eq!(command.ends().await.code(), Some(6));
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_the_remote_tree() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up().await;
+    online(&machine, "local").await;
+    let mut command =
+        Running::start(machine.quintet(&["exec", "local", "--", "echo $$; sleep 300 & wait"]));
+    let pid: i32 = command.line().await.parse().unwrap();
+    command.signal(rustix::process::Signal::INT);
+    assert_eq!(command.ends().await.code(), Some(130));
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+}
+
+#[tokio::test]
+async fn a_shell_is_a_terminal_that_can_be_left_and_found_again() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up().await;
+    online(&machine, "local").await;
+    let mut first = Terminal::opens(&machine, &["shell", "local"]);
+    first.types("stty size; echo mark-$((40+2))\r").await;
+    first.sees("mark-42").await;
+    assert!(first.shown.contains("30 80"), "{}", first.shown);
+    first.pty.resize(Size::new(20, 70)).unwrap();
+    first
+        .types("until stty size | grep '20 70'; do :; done; echo resized-$((1+1))\r")
+        .await;
+    first.sees("resized-2").await;
+    first.types("\x1dd").await;
+    first.sees("--attach ").await;
+    first.sees("` goes on").await;
+    let after = first.shown.rsplit_once("--attach ").unwrap().1;
+    let job = after.split('`').next().unwrap().trim().to_owned();
+    assert_eq!(first.ends().await, Some(0));
+
+    let mut second = Terminal::opens(&machine, &["shell", "local", "--attach", &job]);
+    second.sees("mark-42").await;
+    second.types("exit 7\r").await;
+    assert_eq!(second.ends().await, Some(7));
+}
+
+/// A person in front of a terminal, who reads everything.
+struct Terminal {
+    pty: pty_process::Pty,
+    child: tokio::process::Child,
+    shown: String,
+}
+
+impl Terminal {
+    fn opens(machine: &Machine, arguments: &[&str]) -> Self {
+        let (pty, pts) = pty_process::open().unwrap();
+        pty.resize(Size::new(30, 80)).unwrap();
+        let child = pty_process::Command::new(env!("CARGO_BIN_EXE_quintet"))
+            .args(arguments)
+            .env_clear()
+            .env("HOME", machine.path())
+            .env("TERM", "xterm-256color")
+            .current_dir(machine.path())
+            .kill_on_drop(true)
+            .spawn(pts)
+            .unwrap();
+        Self {
+            pty,
+            child,
+            shown: String::new(),
+        }
+    }
+
+    async fn types(&mut self, keys: &str) {
+        self.pty.write_all(keys.as_bytes()).await.unwrap();
+    }
+
+    async fn sees(&mut self, text: &str) {
+        let mut buffer = [0; 4096];
+        while !self.shown.contains(text) {
+            let read = within(text, self.pty.read(&mut buffer)).await;
+            let count = read.unwrap_or(0);
+            assert!(count > 0, "it ended before {text:?}: {}", self.shown);
+            self.shown
+                .push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+    }
+
+    async fn ends(mut self) -> Option<i32> {
+        let mut buffer = [0; 4096];
+        // The terminal is closed by the last process that has it.
+        while matches!(within("it ends", self.pty.read(&mut buffer)).await, Ok(count) if count > 0)
+        {
+        }
+        within("it ends", self.child.wait()).await.unwrap().code()
+    }
+}

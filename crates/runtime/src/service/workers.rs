@@ -1,0 +1,134 @@
+//! Workers, commands, files and tokens.
+
+use futures_util::Stream;
+use quintet_control::wire::{
+    Accepted, CommandEvent, CopyMsg, CopyProgress, ExecMsg, JobInfo, JobList, ShellMsg,
+    TokenCreated, TokenInfo, TokenList, WorkerInfo, WorkerList,
+};
+use quintet_control::{Answer, ServerError};
+use quintet_sandbox::hub::WorkerStatus;
+
+use crate::daemon::Runtime;
+use crate::journal::rfc3339;
+use crate::refusal::Refusal;
+use crate::workers::{self, CommandEvents, tokens};
+
+/// The longest id that a token is made for.
+const MAX_WORKER_ID: usize = 256;
+
+impl Runtime {
+    pub(super) fn list_workers(&self) -> WorkerList {
+        let workers = self.workers.hub.workers().into_iter();
+        WorkerList {
+            workers: workers
+                .map(|info| WorkerInfo {
+                    id: info.id,
+                    hostname: info.hostname,
+                    platform: info.platform,
+                    arch: info.arch,
+                    version: info.version,
+                    labels: info.labels,
+                    state: match info.state {
+                        WorkerStatus::Online => "online",
+                        WorkerStatus::Stale => "stale",
+                        WorkerStatus::Offline => "offline",
+                    }
+                    .to_owned(),
+                    protocol: info.protocol,
+                    running: u32::try_from(info.running).unwrap_or(u32::MAX),
+                })
+                .collect(),
+        }
+    }
+
+    pub(super) fn exec(&self, request: ExecMsg) -> impl Stream<Item = Answer<CommandEvent>> + Send {
+        followed(self.workers.exec(request))
+    }
+
+    pub(super) fn shell(
+        &self,
+        request: ShellMsg,
+    ) -> impl Stream<Item = Answer<CommandEvent>> + Send {
+        followed(self.workers.shell(request))
+    }
+
+    pub(super) async fn list_jobs(&self, worker: &str) -> Result<JobList, Refusal> {
+        let jobs = self.workers.hub.jobs(worker).await?;
+        Ok(JobList {
+            jobs: jobs
+                .into_iter()
+                .map(|job| JobInfo {
+                    id: job.id,
+                    kind: job.kind,
+                    command: job.command,
+                    age_secs: job.age_secs,
+                    running: job.running,
+                    attached: job.attached,
+                })
+                .collect(),
+        })
+    }
+
+    pub(super) fn copy(
+        &self,
+        request: CopyMsg,
+    ) -> impl Stream<Item = Answer<CopyProgress>> + Send + use<> {
+        use futures_util::StreamExt;
+        workers::copy(self.workers.clone(), request)
+            .map(|progress| progress.map_err(ServerError::from))
+    }
+
+    pub(super) async fn create_token(&self, worker: String) -> Result<TokenCreated, Refusal> {
+        if worker.trim().is_empty() || worker.len() > MAX_WORKER_ID {
+            return Err(Refusal::Bad(format!(
+                "a worker's id has 1 to {MAX_WORKER_ID} bytes"
+            )));
+        }
+        let token = tokens::mint(self.workers.fingerprint)?;
+        let text = token.expose();
+        let id = self
+            .db
+            .write(move |tx| tokens::insert(tx, &worker, &token))
+            .await?;
+        Ok(TokenCreated { id, token: text })
+    }
+
+    pub(super) async fn list_tokens(&self) -> Result<TokenList, Refusal> {
+        let rows = self.db.read(tokens::list).await?;
+        Ok(TokenList {
+            tokens: rows
+                .into_iter()
+                .map(|row| TokenInfo {
+                    id: row.id,
+                    worker: row.worker,
+                    created_at: rfc3339(row.created_at),
+                    revoked_at: row.revoked_at.map(rfc3339).unwrap_or_default(),
+                })
+                .collect(),
+        })
+    }
+
+    pub(super) async fn revoke_token(&self, id: u64) -> Result<Accepted, Refusal> {
+        let (seq, worker) = self.db.write(move |tx| tokens::revoke(tx, id)).await?;
+        // One that came in otherwise is back at once; one that needs this token is not.
+        self.workers
+            .hub
+            .disconnect(&worker, "its token was revoked");
+        Ok(Accepted { seq })
+    }
+}
+
+fn followed(
+    opening: impl Future<Output = Result<CommandEvents, Refusal>> + Send,
+) -> impl Stream<Item = Answer<CommandEvent>> + Send {
+    async_stream::stream! {
+        match opening.await {
+            Ok(mut events) => {
+                while let Some(event) = events.recv().await {
+                    yield event.map_err(ServerError::from);
+                }
+            }
+            Err(refusal) => yield Err(refusal.into()),
+        }
+    }
+}
