@@ -3,20 +3,25 @@
 use std::os::unix::fs::PermissionsExt;
 
 use pty_process::Size;
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::harness::{Finished, Machine, Running, within};
 
-/// Waits until a worker is in the journal as online.
-async fn online(machine: &Machine, worker: &str) {
+/// Waits until the journal has such a row.
+async fn row(machine: &Machine, kind: &str, such: impl Fn(&Value) -> bool) -> Value {
     let mut events =
         Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
     loop {
-        let row: serde_json::Value = serde_json::from_str(&events.line().await).unwrap();
-        if row["kind"] == "worker_online" && row["data"]["worker"] == worker {
-            return;
+        let row: Value = serde_json::from_str(&events.line().await).unwrap();
+        if row["kind"] == kind && such(&row["data"]) {
+            return row;
         }
     }
+}
+
+async fn online(machine: &Machine, worker: &str) {
+    row(machine, "worker_online", |data| data["worker"] == worker).await;
 }
 
 /// Another worker of this machine, online.
@@ -93,11 +98,12 @@ async fn commands_run_on_the_built_in_worker_and_end_with_their_own_code() {
     assert_eq!(listed[0]["id"], "local");
     assert_eq!(listed[0]["state"], "online");
     assert_eq!(listed[0]["protocol"], "sandd.v2");
-    let events = machine.runs(&["events", "--json"]).await.succeeds();
-    assert!(
-        events.contains("exit 3") && events.contains(r#""exit_code":3"#),
-        "{events}"
-    );
+    let ended = row(&machine, "command_ended", |data| data["exit_code"] == 3).await;
+    let started = row(&machine, "command_started", |data| {
+        data["job"] == ended["data"]["job"]
+    })
+    .await;
+    assert_eq!(started["data"]["command"], "echo out; echo err >&2; exit 3");
 }
 
 #[tokio::test]
@@ -189,13 +195,11 @@ async fn files_and_folders_go_both_ways_with_mode_and_time() {
         .succeeds();
     assert_eq!(std::fs::read(machine.path().join("data")).unwrap(), content);
     assert!(!machine.path().join(".data.quintet-partial").exists());
-    let events = machine.runs(&["events", "--json"]).await.succeeds();
-    let resumed = events
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
-        .rfind(|row| row["kind"] == "transfer_ended")
-        .unwrap();
-    assert_eq!(resumed["data"]["bytes"], 100_000, "only the rest was sent");
+    // Only the rest was sent.
+    row(&machine, "transfer_ended", |data| {
+        data["path"] == "there/a/data" && data["bytes"] == 100_000
+    })
+    .await;
 
     let outside = machine
         .runs(&["cp", "local:../../quintet.db", "stolen"])

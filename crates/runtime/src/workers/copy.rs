@@ -162,7 +162,7 @@ async fn send(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Result
             mtime_ms: Some(entry.mtime_ms),
         };
         hub.upload(&request.worker, &upload, &mut file, |bytes| {
-            told.bytes(bytes)
+            told.bytes(bytes);
         })
         .await?;
         told.end(entry.size);
