@@ -90,12 +90,11 @@ fn request(source: &str, destination: &str) -> Result<CopyMsg, CommandError> {
         }
         (Some((worker, path)), None) => {
             let mut local = absolute(Path::new(destination))?;
-            if destination.ends_with('/') || local.is_dir() {
-                if let Some(name) = path.trim_end_matches('/').rsplit('/').next()
-                    && !["", ".", ".."].contains(&name)
-                {
-                    local.push(name);
-                }
+            if (destination.ends_with('/') || local.is_dir())
+                && let Some(name) = path.trim_end_matches('/').rsplit('/').next()
+                && !["", ".", ".."].contains(&name)
+            {
+                local.push(name);
             }
             Ok(CopyMsg {
                 worker: worker.to_owned(),
