@@ -111,6 +111,7 @@ async fn through_the_daemon(count: u64) -> anyhow::Result<f64> {
         insecure: false,
         program: PathBuf::from(own_program()?),
         base_env: BTreeMap::new(),
+        worker: None,
     })
     .await?;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
