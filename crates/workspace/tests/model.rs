@@ -4,6 +4,13 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
+#[path = "model/disk.rs"]
+#[allow(
+    unreachable_pub,
+    clippy::allow_attributes,
+    reason = "a part of this test"
+)]
+mod disk;
 #[path = "model/world.rs"]
 #[allow(
     unreachable_pub,
@@ -14,10 +21,11 @@ mod world;
 
 use std::time::Duration;
 
+use disk::{DiskOp, operate};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use quintet_workspace::proto::WorkspacePath;
-use world::{Conn, DiskOp, Master, Rep, operate};
+use world::{Conn, Master, Rep};
 
 struct World {
     now: Duration,
@@ -332,7 +340,7 @@ impl World {
     }
 }
 
-fn outline(tree: &world::Tree) -> Vec<String> {
+fn outline(tree: &disk::Tree) -> Vec<String> {
     tree.iter()
         .map(|(path, (node, _))| {
             format!(

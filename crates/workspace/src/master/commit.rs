@@ -138,14 +138,16 @@ impl Engine {
                 Decision::Refuse(reason) => return Ok(Err(reason)),
                 Decision::Apply(steps) => steps,
             };
-            match self.apply_steps(
-                steps,
-                &Author::Sandbox(request.sandbox.clone()),
-                contents,
-                done,
-            )? {
-                None => return Ok(Ok(self.ledger.current())),
-                Some(in_the_way) => reason = in_the_way,
+            let author = Author::Sandbox(request.sandbox.clone());
+            match self.apply_steps(steps, &author, contents, done) {
+                Ok(None) => return Ok(Ok(self.ledger.current())),
+                Ok(Some(in_the_way)) => reason = in_the_way,
+                // Waiting does not help: a name too long, a folder that may not
+                // be written to.
+                Err(WorkspaceError::Tree(error)) if !error.may_pass() => {
+                    return Ok(Err(error.to_string()));
+                }
+                Err(error) => return Err(error),
             }
             self.notice(done)?;
         }

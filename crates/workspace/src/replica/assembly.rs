@@ -82,13 +82,7 @@ impl Assemblies {
             return Ok((Finish::Wrong, None));
         };
         let file = assembly.temporary.file()?;
-        // The file is ours alone, so it cannot shrink while it is mapped.
-        let mut hasher = blake3::Hasher::new();
-        hasher.update_mmap_rayon(format!(
-            "/proc/self/fd/{}",
-            std::os::fd::AsRawFd::as_raw_fd(file)
-        ))?;
-        if hasher.finalize().as_bytes() == hash.as_bytes() {
+        if hash_of(file, assembly.manifest.total_size)? == *hash {
             return Ok((Finish::Right, Some(assembly.manifest.clone())));
         }
         let copied = std::mem::take(&mut assembly.copied);
@@ -118,6 +112,23 @@ impl Assemblies {
     pub(super) fn clear(&mut self) {
         self.all.clear();
     }
+}
+
+/// Hashes a file with all cores. It is read and not mapped: mapped pages of a
+/// large file would count as this program's memory.
+fn hash_of(file: &File, size: u64) -> io::Result<ContentHash> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 16 << 20];
+    let mut offset = 0;
+    while offset < size {
+        let read = file.read_at(&mut buffer, offset)?;
+        if read == 0 {
+            break;
+        }
+        hasher.update_rayon(buffer.get(..read).unwrap_or_default());
+        offset += read as u64;
+    }
+    Ok(ContentHash::from_bytes(*hasher.finalize().as_bytes()))
 }
 
 /// The file at a path with the chunks that it holds, as far as that is known

@@ -140,6 +140,24 @@ impl TreeError {
     }
 }
 
+impl TreeError {
+    /// Whether the same may work later, without anybody changing the request.
+    pub fn may_pass(&self) -> bool {
+        use io::ErrorKind as K;
+        match self {
+            Self::Io { source, .. } => !matches!(
+                source.kind(),
+                K::InvalidFilename
+                    | K::InvalidInput
+                    | K::PermissionDenied
+                    | K::ReadOnlyFilesystem
+                    | K::FileTooLarge
+            ),
+            Self::Store(_) | Self::Gone { .. } => true,
+        }
+    }
+}
+
 /// Something in the tree that is not replicated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {

@@ -226,6 +226,10 @@ impl ReplicaCore {
         {
             self.drop_sequence(&old);
         }
+        // Two connections may have announced the same change.
+        if incoming.announced {
+            self.outstanding.insert(incoming.sequence);
+        }
         self.incoming.insert(path.clone(), incoming);
         self.resolve(&path);
     }
