@@ -118,6 +118,9 @@ async fn what_was_told_survives_fifty_kills_without_a_gap() {
         }
         known.extend(new);
     }
-    assert_eq!(journal(&machine, 0).await, known, "the past never changes");
+    // The built-in worker may have come in since the last look.
+    let mut whole = journal(&machine, 0).await;
+    whole.split_off(&(known.len() as u64 + 1));
+    assert_eq!(whole, known, "the past never changes");
     assert!(daemon.stops().await.success());
 }
