@@ -191,7 +191,7 @@ async fn a_person_writes_where_the_master_is_about_to() {
 async fn polling_finds_everything_too() {
     let home = tempfile::tempdir().unwrap();
     let host = Host::open_with(home, |config| {
-        config.poll_instead = Some("as a test".into())
+        config.poll_instead = Some("as a test".into());
     })
     .await;
     let mirror = host.mirror("one").await;
