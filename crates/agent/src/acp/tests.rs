@@ -94,7 +94,8 @@ async fn an_agent_that_ends_says_how() {
 
 #[tokio::test]
 async fn a_coordinator_that_goes_or_talks_nonsense_ends_the_bridge() {
-    let agent = shell("exec cat > /dev/null");
+    // It takes what it is told and keeps its stdout open, so that only the coordinator can end this.
+    let agent = shell("while read -r line; do :; done");
     let outcome = bridged(&agent, PATIENCE, async |stream| drop(stream)).await;
     assert!(
         matches!(outcome, Err(AcpError::CoordinatorGone)),
