@@ -544,7 +544,10 @@ async fn a_full_disk_ends_the_upload_and_leaves_nothing() {
         run(
             &bed,
             "w",
-            command("head -c 600000 /dev/zero > filler; sync"),
+            // The worker has accepted the upload when something of it is there.
+            command(
+                "until [ -n \"$(ls -A)\" ]; do :; done; head -c 600000 /dev/zero > filler; sync",
+            ),
         )
         .await;
         go.notify_one();
