@@ -110,6 +110,12 @@ async fn a_dropped_shell_is_hung_up() {
             .type_line(&format!("echo re''ady; sleep {seconds}"))
             .await;
         shell.until("ready").await;
+        soon("the program runs", async {
+            while crate::commands::alive(&format!("sleep {seconds}")) == 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
         drop(shell);
         soon("the shell dies", async {
             while crate::commands::alive(&format!("sleep {seconds}")) > 0 {
