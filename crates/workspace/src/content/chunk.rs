@@ -1,5 +1,6 @@
 //! Cutting content into chunks while it is read.
 
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -102,7 +103,18 @@ pub(crate) fn cut_points(mut content: impl Read) -> io::Result<Vec<ChunkRef>> {
 impl Cas {
     /// Reads content to its end, and stores it unless it is small. The hash is
     /// computed on the way.
-    pub fn ingest(&self, mut content: impl Read + Send) -> Result<Ingested, Ingest> {
+    pub fn ingest(&self, content: impl Read + Send) -> Result<Ingested, Ingest> {
+        self.ingest_like(content, None)
+    }
+
+    /// The same for content that is expected to resemble an earlier one: chunks
+    /// that are where they were are recognised by their hash and not cut anew.
+    pub fn ingest_like(
+        &self,
+        mut content: impl Read + Send,
+        earlier: Option<&Manifest>,
+    ) -> Result<Ingested, Ingest> {
+        let known = earlier.map(Known::new).unwrap_or_default();
         let mut block = Vec::new();
         let filled = fill(&mut content, &mut block, 0)?;
         if filled as u64 <= SMALL {
@@ -116,7 +128,7 @@ impl Cas {
         }
         if filled < PARALLEL_FROM {
             let mut hasher = blake3::Hasher::new();
-            let chunks = self.cut_all(block, filled, &mut content, &mut |bytes| {
+            let chunks = self.cut_all(block, filled, &known, &mut content, &mut |bytes| {
                 hasher.update(&bytes);
             })?;
             return self.ingested(chunks, *hasher.finalize().as_bytes());
@@ -130,7 +142,7 @@ impl Cas {
                 }
                 *hasher.finalize().as_bytes()
             });
-            let chunks = self.cut_all(block, filled, &mut content, &mut |bytes| {
+            let chunks = self.cut_all(block, filled, &known, &mut content, &mut |bytes| {
                 drop(send.send(bytes));
             });
             drop(send);
@@ -166,6 +178,7 @@ impl Cas {
         &self,
         block: Vec<u8>,
         filled: usize,
+        known: &Known,
         content: &mut dyn Read,
         whole: &mut dyn FnMut(Arc<Vec<u8>>),
     ) -> Result<Vec<ChunkRef>, Ingest> {
@@ -187,9 +200,10 @@ impl Cas {
                 if !at_end && (rest.len() as u64) < CHUNK_MAX {
                     break;
                 }
-                let end = cut(rest);
-                let chunk = rest.get(..end).unwrap_or(rest);
-                let hash = ContentHash::of(chunk);
+                let (chunk, hash) = known.recognise(rest, offset).unwrap_or_else(|| {
+                    let chunk = rest.get(..cut(rest)).unwrap_or(rest);
+                    (chunk, ContentHash::of(chunk))
+                });
                 self.put_bytes(&hash, chunk)?;
                 chunks.push(ChunkRef {
                     hash,
@@ -210,6 +224,28 @@ impl Cas {
             next.truncate(filled);
             block = next;
         }
+    }
+}
+
+/// The chunks of an earlier content, by where they start. A cut depends only on
+/// the bytes before it, so a chunk that is the same would be cut the same; but
+/// for the last one, which ends where the content did.
+#[derive(Default)]
+struct Known(HashMap<u64, ChunkRef>);
+
+impl Known {
+    fn new(earlier: &Manifest) -> Self {
+        let inner = earlier
+            .chunks
+            .split_last()
+            .map_or(&[][..], |(_, inner)| inner);
+        Self(inner.iter().map(|chunk| (chunk.offset, *chunk)).collect())
+    }
+
+    fn recognise<'a>(&self, data: &'a [u8], offset: u64) -> Option<(&'a [u8], ContentHash)> {
+        let chunk = self.0.get(&offset)?;
+        let bytes = data.get(..usize::try_from(chunk.size).ok()?)?;
+        (ContentHash::of(bytes) == chunk.hash).then_some((bytes, chunk.hash))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::TreeError;
 use super::capture::{Capture, Captured};
@@ -51,7 +52,16 @@ impl LiveTree {
             path: self.root.absolute(Some(path)),
             source,
         };
-        let stat = self.root.stat(path).map_err(error)?;
+        // Everything below happens in this folder, whatever becomes of its name.
+        let parent = match self.root.parent(path) {
+            Ok(parent) => Some(parent),
+            Err(error) if root::is_absence(&error) => None,
+            Err(source) => return Err(error(source)),
+        };
+        let stat = match &parent {
+            Some(parent) => root::stat_in(parent.as_fd(), path.name()).map_err(error)?,
+            None => None,
+        };
         let expected = self.seen.get(path).cloned();
         let as_seen = match (&stat, &expected) {
             (None, None) => true,
@@ -102,7 +112,7 @@ impl LiveTree {
         }
         match node {
             None => self.apply_removal(path, expected.as_ref()),
-            Some(node) => self.apply_node(path, node, content, expected.as_ref()),
+            Some(node) => self.apply_node(path, node, content, expected.as_ref(), parent),
         }
         .map_err(|source| TreeError::Io {
             path: self.root.absolute(Some(path)),
@@ -143,6 +153,7 @@ impl LiveTree {
         node: &Node,
         content: Content<'_>,
         expected: Option<&Seen>,
+        parent: Option<OwnedFd>,
     ) -> io::Result<Applied> {
         if expected.is_some_and(|seen| seen.node.same_content(node)) {
             self.root.set_mode(path, node.mode)?;
@@ -170,16 +181,24 @@ impl LiveTree {
             Content::Temporary(temporary) => Source::Temporary(temporary),
             Content::Write(write) => Source::Write(write),
         };
-        if expected.is_none() && !self.parents(path)? {
-            return Ok(Applied::InTheWay(
-                "a folder that it would be in is not a folder here".to_owned(),
-            ));
-        }
+        let parent = match parent {
+            Some(parent) => parent,
+            None if self.parents(path)? => self.root.parent(path)?,
+            None => {
+                return Ok(Applied::InTheWay(
+                    "a folder that it would be in is not a folder here".to_owned(),
+                ));
+            }
+        };
         let fingerprint = expected.map(|seen| seen.fingerprint);
-        match self
-            .root
-            .put(path, node, source, fingerprint, &mut self.unsynced)?
-        {
+        match self.root.put(
+            &parent,
+            path.name(),
+            node,
+            source,
+            fingerprint,
+            &mut self.unsynced,
+        )? {
             Replaced::Done(fingerprint) => {
                 self.see(
                     path,

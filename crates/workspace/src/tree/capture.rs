@@ -1,6 +1,7 @@
 //! Reading a path so that what is read is a state it really had.
 
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::SystemTime;
 
 use rustix::fs::{self as sys, Stat};
@@ -8,7 +9,8 @@ use rustix::fs::{self as sys, Stat};
 use super::TreeError;
 use super::root::{self, Fingerprint, Root};
 use super::seen::Seen;
-use crate::content::{Cas, Ingest};
+use crate::content::{Cas, Ingest, MANIFEST_FROM, Object};
+use crate::proto::manifest::Manifest;
 use crate::proto::{Kind, Node, WorkspacePath};
 
 /// How often a file that changes while it is read is read again at once.
@@ -35,13 +37,11 @@ pub(crate) enum Capture {
 impl Root {
     /// Reads a path, again and again until it is stable.
     pub(crate) fn capture(&self, path: &WorkspacePath, cas: &Cas) -> Result<Capture, TreeError> {
-        for _ in 0..ATTEMPTS {
-            match self.capture_once(path, cas)? {
-                Capture::Unstable => {}
-                captured => return Ok(captured),
-            }
+        match self.parent(path) {
+            Ok(folder) => capture_in(folder.as_fd(), path.name(), None, cas),
+            Err(error) if root::is_absence(&error) => Ok(Capture::Absent),
+            Err(error) => Ok(Capture::Unreadable(error)),
         }
-        Ok(Capture::Unstable)
     }
 
     /// What a path holds, as far as it can be read at this moment.
@@ -55,77 +55,107 @@ impl Root {
             _ => None,
         })
     }
+}
 
-    fn capture_once(&self, path: &WorkspacePath, cas: &Cas) -> Result<Capture, TreeError> {
-        let stat = match self.stat(path) {
-            Ok(Some(stat)) => stat,
-            Ok(None) => return Ok(Capture::Absent),
-            Err(error) => return Ok(Capture::Unreadable(error)),
-        };
-        match root::kind(&stat) {
-            None => Ok(Capture::Special),
-            Some(Kind::Directory) => Ok(Capture::Is(Captured {
+/// Reads an entry of a folder, again and again until it is stable.
+pub(crate) fn capture_in(
+    folder: BorrowedFd<'_>,
+    name: &str,
+    earlier: Option<&Node>,
+    cas: &Cas,
+) -> Result<Capture, TreeError> {
+    // Of a large file that was changed in one place, most is as it was.
+    let earlier = earlier.filter(|node| node.kind == Kind::File && node.size >= MANIFEST_FROM);
+    let earlier = match earlier.map(|node| cas.read(&node.hash)) {
+        Some(Ok(Some(Object::Chunks(manifest)))) => Some(manifest),
+        _ => None,
+    };
+    for _ in 0..ATTEMPTS {
+        match capture_once(folder, name, earlier.as_ref(), cas)? {
+            Capture::Unstable => {}
+            captured => return Ok(captured),
+        }
+    }
+    Ok(Capture::Unstable)
+}
+
+fn capture_once(
+    folder: BorrowedFd<'_>,
+    name: &str,
+    earlier: Option<&Manifest>,
+    cas: &Cas,
+) -> Result<Capture, TreeError> {
+    let stat = match root::stat_in(folder, name) {
+        Ok(Some(stat)) => stat,
+        Ok(None) => return Ok(Capture::Absent),
+        Err(error) => return Ok(Capture::Unreadable(error)),
+    };
+    match root::kind(&stat) {
+        None => Ok(Capture::Special),
+        Some(Kind::Directory) => Ok(Capture::Is(Captured {
+            seen: Seen {
+                node: Node::directory(root::mode(&stat)),
+                fingerprint: Fingerprint::of(&stat),
+            },
+            small: None,
+        })),
+        Some(Kind::Symlink) => match rustix::fs::readlinkat(folder, name, Vec::new())
+            .map(std::ffi::CString::into_bytes)
+        {
+            Ok(target) => Ok(Capture::Is(Captured {
                 seen: Seen {
-                    node: Node::directory(root::mode(&stat)),
+                    node: root::link_node(&target),
                     fingerprint: Fingerprint::of(&stat),
                 },
-                small: None,
+                small: Some(target),
             })),
-            Some(Kind::Symlink) => match self.read_link(path) {
-                Ok(target) => Ok(Capture::Is(Captured {
-                    seen: Seen {
-                        node: root::link_node(&target),
-                        fingerprint: Fingerprint::of(&stat),
-                    },
-                    small: Some(target),
-                })),
-                // It was replaced since.
-                Err(_) => Ok(Capture::Unstable),
-            },
-            Some(Kind::File) => self.capture_file(path, cas, &stat),
-        }
+            // It was replaced since.
+            Err(_) => Ok(Capture::Unstable),
+        },
+        Some(Kind::File) => capture_file(folder, name, earlier, cas, &stat),
     }
+}
 
-    fn capture_file(
-        &self,
-        path: &WorkspacePath,
-        cas: &Cas,
-        before: &Stat,
-    ) -> Result<Capture, TreeError> {
-        let started = SystemTime::now();
-        let mut file = match self.open_file(path) {
-            Ok(file) => file,
-            Err(error) if root::is_absence(&error) => return Ok(Capture::Unstable),
-            Err(error) => return Ok(Capture::Unreadable(error)),
-        };
-        let ingested = match cas.ingest((&mut file).take(u64::MAX)) {
-            Ok(ingested) => ingested,
-            Err(Ingest::Read(error)) => return Ok(Capture::Unreadable(error)),
-            Err(Ingest::Store(error)) => return Err(error.into()),
-        };
-        let Ok(after) = sys::fstat(&file) else {
-            return Ok(Capture::Unstable);
-        };
-        let fingerprint = Fingerprint::of(&after);
-        if Fingerprint::of(before) != fingerprint || fingerprint.size != ingested.size {
-            return Ok(Capture::Unstable);
-        }
-        let node = Node {
-            kind: Kind::File,
-            mode: root::mode(&after),
-            hash: ingested.hash,
-            size: ingested.size,
-        };
-        let fingerprint = if is_racy(fingerprint.mtime, started) {
-            Fingerprint::UNTRUSTED
-        } else {
-            fingerprint
-        };
-        Ok(Capture::Is(Captured {
-            seen: Seen { node, fingerprint },
-            small: ingested.small,
-        }))
+fn capture_file(
+    folder: BorrowedFd<'_>,
+    name: &str,
+    earlier: Option<&Manifest>,
+    cas: &Cas,
+    before: &Stat,
+) -> Result<Capture, TreeError> {
+    let started = SystemTime::now();
+    let mut file = match root::open_file_in(folder, name) {
+        Ok(file) => file,
+        Err(error) if root::is_absence(&error) => return Ok(Capture::Unstable),
+        Err(error) => return Ok(Capture::Unreadable(error)),
+    };
+    let ingested = match cas.ingest_like((&mut file).take(u64::MAX), earlier) {
+        Ok(ingested) => ingested,
+        Err(Ingest::Read(error)) => return Ok(Capture::Unreadable(error)),
+        Err(Ingest::Store(error)) => return Err(error.into()),
+    };
+    let Ok(after) = sys::fstat(&file) else {
+        return Ok(Capture::Unstable);
+    };
+    let fingerprint = Fingerprint::of(&after);
+    if Fingerprint::of(before) != fingerprint || fingerprint.size != ingested.size {
+        return Ok(Capture::Unstable);
     }
+    let node = Node {
+        kind: Kind::File,
+        mode: root::mode(&after),
+        hash: ingested.hash,
+        size: ingested.size,
+    };
+    let fingerprint = if is_racy(fingerprint.mtime, started) {
+        Fingerprint::UNTRUSTED
+    } else {
+        fingerprint
+    };
+    Ok(Capture::Is(Captured {
+        seen: Seen { node, fingerprint },
+        small: ingested.small,
+    }))
 }
 
 /// Whether a write right after the reading could leave the same timestamp: the

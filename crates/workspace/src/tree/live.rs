@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{self as sys, AtFlags};
 
-use super::capture::{Capture, Captured};
+use super::capture::{Capture, Captured, capture_in};
 use super::root::{self, Fingerprint, Root, Unsynced};
 use super::seen::Seen;
 use super::{Problem, ProblemReason, Refused, TrackLimits, TreeError};
@@ -300,9 +299,7 @@ impl LiveTree {
             self.look_everywhere = false;
             self.examine_folder(None, cas, &mut looking)
         } else {
-            paths
-                .iter()
-                .try_for_each(|path| self.examine_path(path, cas, &mut looking))
+            self.examine_paths(&paths, cas, &mut looking)
         };
         if let Err(error) = result {
             // What was found so far was not recorded; look again later.
@@ -322,27 +319,39 @@ impl LiveTree {
         })
     }
 
-    fn examine_path(
+    /// Looks at paths; those of one folder follow each other and share its
+    /// descriptor. A folder that is moved meanwhile is named by an event of its own.
+    fn examine_paths(
         &mut self,
-        path: &WorkspacePath,
+        paths: &BTreeSet<WorkspacePath>,
         cas: &Cas,
         looking: &mut Looking,
     ) -> Result<(), TreeError> {
-        if looking.done.contains(path) {
-            return Ok(());
-        }
-        // A path whose folder is gone, or is a symlink now, is gone itself.
-        match self.root.folder(path.parent().as_ref()) {
-            Ok(folder) => self.examine(folder.as_fd(), path, cas, looking),
-            Err(error) if root::is_absence(&error) => {
-                self.vanish(path, looking);
-                Ok(())
+        let mut open: Option<(Option<WorkspacePath>, OwnedFd)> = None;
+        for path in paths {
+            if looking.done.contains(path) {
+                continue;
             }
-            Err(error) => {
-                self.report(path.as_str(), ProblemReason::Unreadable(error.to_string()));
-                Ok(())
+            let parent = path.parent();
+            if open.as_ref().is_none_or(|(folder, _)| *folder != parent) {
+                open = match self.root.folder(parent.as_ref()) {
+                    Ok(folder) => Some((parent, folder)),
+                    // A path whose folder is gone, or is a symlink now, is gone itself.
+                    Err(error) if root::is_absence(&error) => {
+                        self.vanish(path, looking);
+                        None
+                    }
+                    Err(error) => {
+                        self.report(path.as_str(), ProblemReason::Unreadable(error.to_string()));
+                        None
+                    }
+                };
+            }
+            if let Some((_, folder)) = &open {
+                self.examine(folder.as_fd(), path, cas, looking)?;
             }
         }
+        Ok(())
     }
 
     fn examine(
@@ -422,16 +431,18 @@ impl LiveTree {
             self.found(path, Captured { seen, small: None }, looking);
             return Ok(());
         }
-        self.read(path, cas, looking)
+        self.read(folder, path, cas, looking)
     }
 
     fn read(
         &mut self,
+        folder: BorrowedFd<'_>,
         path: &WorkspacePath,
         cas: &Cas,
         looking: &mut Looking,
     ) -> Result<(), TreeError> {
-        match self.root.capture(path, cas)? {
+        let earlier = self.seen.get(path).map(|seen| &seen.node);
+        match capture_in(folder, path.name(), earlier, cas)? {
             Capture::Is(captured) if captured.seen.node.is_directory() => {
                 looking.unstable.push(path.clone());
             }

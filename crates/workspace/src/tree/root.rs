@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -89,6 +89,8 @@ pub(crate) struct Temporary {
     folder: std::sync::Arc<OwnedFd>,
     name: String,
     file: Option<File>,
+    /// Renamed away, with nothing in exchange.
+    placed: bool,
 }
 
 impl Temporary {
@@ -101,8 +103,10 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After a rename it is gone already, and a leftover is removed at the next start.
-        let _ = sys::unlinkat(&*self.folder, &self.name, AtFlags::empty());
+        // A leftover is removed at the next start.
+        if !self.placed {
+            let _ = sys::unlinkat(&*self.folder, &self.name, AtFlags::empty());
+        }
     }
 }
 
@@ -179,21 +183,14 @@ impl Root {
         )?)
     }
 
-    fn parent(&self, path: &WorkspacePath) -> io::Result<OwnedFd> {
+    pub(crate) fn parent(&self, path: &WorkspacePath) -> io::Result<OwnedFd> {
         self.folder(path.parent().as_ref())
     }
 
     /// The state of a path; `None` when it, or a folder it would be in, does not exist.
     pub(crate) fn stat(&self, path: &WorkspacePath) -> io::Result<Option<Stat>> {
-        let found = self.parent(path).and_then(|parent| {
-            Ok(sys::statat(
-                &parent,
-                path.name(),
-                AtFlags::SYMLINK_NOFOLLOW,
-            )?)
-        });
-        match found {
-            Ok(stat) => Ok(Some(stat)),
+        match self.parent(path) {
+            Ok(parent) => stat_in(parent.as_fd(), path.name()),
             Err(error) if is_absence(&error) => Ok(None),
             Err(error) => Err(error),
         }
@@ -223,24 +220,7 @@ impl Root {
 
     /// Opens a regular file for reading; never blocks on a pipe.
     pub(crate) fn open_file(&self, path: &WorkspacePath) -> io::Result<File> {
-        let flags = OFlags::RDONLY
-            | OFlags::CLOEXEC
-            | OFlags::NOFOLLOW
-            | OFlags::NONBLOCK
-            | OFlags::NOATIME;
-        let parent = self.parent(path)?;
-        let opened = sys::openat(&parent, path.name(), flags, Mode::empty())
-            // Reading without a trace is allowed only to the owner.
-            .or_else(|errno| match errno {
-                Errno::PERM => sys::openat(
-                    &parent,
-                    path.name(),
-                    flags.difference(OFlags::NOATIME),
-                    Mode::empty(),
-                ),
-                other => Err(other),
-            })?;
-        Ok(File::from(opened))
+        open_file_in(self.parent(path)?.as_fd(), path.name())
     }
 
     pub(crate) fn read_link(&self, path: &WorkspacePath) -> io::Result<Vec<u8>> {
@@ -253,60 +233,72 @@ impl Root {
 
     /// A new empty file in `.quintet/tmp`.
     pub(crate) fn temporary(&self) -> io::Result<Temporary> {
+        self.temporary_with(0o600)
+    }
+
+    fn temporary_with(&self, mode: u32) -> io::Result<Temporary> {
         let name = self.temporary_name();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = sys::openat(&*self.tmp, &name, flags, Mode::from_raw_mode(0o600))?;
+        let file = sys::openat(&*self.tmp, &name, flags, Mode::from_raw_mode(mode))?;
         Ok(Temporary {
             folder: std::sync::Arc::clone(&self.tmp),
             name,
             file: Some(File::from(file)),
+            placed: false,
         })
     }
 
     /// Puts a file or symlink in place of what is expected there.
     pub(crate) fn put(
         &self,
-        path: &WorkspacePath,
+        parent: &OwnedFd,
+        name: &str,
         node: &Node,
         source: Source<'_>,
         expected: Expected,
         to_sync: &mut Unsynced,
     ) -> io::Result<Replaced> {
-        let temporary = match node.kind {
+        let mut temporary = match node.kind {
             Kind::Symlink => self.temporary_link(&source)?,
             Kind::File | Kind::Directory => self.temporary_file(node.mode, source)?,
         };
-        let stat = sys::statat(&*self.tmp, &temporary.name, AtFlags::SYMLINK_NOFOLLOW)?;
-        let fingerprint = Fingerprint::of(&stat);
-        let parent = self.parent(path)?;
-        let outcome = self.swap_in(&temporary, &parent, path.name(), expected)?;
-        if matches!(outcome, Swap::Done) {
-            to_sync.add(temporary.file.as_ref());
-            return Ok(Replaced::Done(fingerprint));
+        let stat = match &temporary.file {
+            Some(file) => sys::fstat(file)?,
+            None => sys::statat(&*self.tmp, &temporary.name, AtFlags::SYMLINK_NOFOLLOW)?,
+        };
+        if let Some(file) = temporary
+            .file
+            .as_ref()
+            .filter(|_| stat.st_mode & 0o777 != node.mode)
+        {
+            sys::fchmod(file, Mode::from_raw_mode(node.mode))?;
         }
-        Ok(if matches!(outcome, Swap::Changed) {
-            Replaced::Changed
-        } else {
-            Replaced::InTheWay
-        })
+        Ok(
+            match self.swap_in(&mut temporary, parent, name, expected)? {
+                Swap::Done => {
+                    to_sync.add(temporary.file.as_ref());
+                    Replaced::Done(Fingerprint::of(&stat))
+                }
+                Swap::Changed => Replaced::Changed,
+                Swap::InTheWay => Replaced::InTheWay,
+            },
+        )
     }
 
     fn temporary_file(&self, mode: u32, source: Source<'_>) -> io::Result<Temporary> {
         let temporary = match source {
             Source::Temporary(temporary) => temporary,
             Source::Bytes(bytes) => {
-                let temporary = self.temporary()?;
+                let temporary = self.temporary_with(mode)?;
                 io::Write::write_all(&mut temporary.file()?, bytes)?;
                 temporary
             }
             Source::Write(write) => {
-                let temporary = self.temporary()?;
+                let temporary = self.temporary_with(mode)?;
                 write(temporary.file()?)?;
                 temporary
             }
         };
-        let file = temporary.file()?;
-        sys::fchmod(file, Mode::from_raw_mode(mode))?;
         // The kernel's own timestamps are coarse: two writes within one tick
         // look alike. A precise one differs from any that a later write gets.
         let now = std::time::SystemTime::now()
@@ -317,7 +309,7 @@ impl Root {
             tv_nsec: i64::from(now.subsec_nanos()),
         };
         sys::futimens(
-            file,
+            temporary.file()?,
             &Timestamps {
                 last_access: now,
                 last_modification: now,
@@ -339,12 +331,13 @@ impl Root {
             folder: std::sync::Arc::clone(&self.tmp),
             name,
             file: None,
+            placed: false,
         })
     }
 
     fn swap_in(
         &self,
-        temporary: &Temporary,
+        temporary: &mut Temporary,
         parent: &OwnedFd,
         name: &str,
         expected: Expected,
@@ -357,7 +350,10 @@ impl Root {
                 name,
                 RenameFlags::NOREPLACE,
             ) {
-                Ok(()) => Ok(Swap::Done),
+                Ok(()) => {
+                    temporary.placed = true;
+                    Ok(Swap::Done)
+                }
                 Err(Errno::EXIST) => Ok(Swap::Changed),
                 Err(errno) => Err(errno.into()),
             };
@@ -529,6 +525,33 @@ impl Unsynced {
             None => {}
         }
     }
+}
+
+/// The state of an entry of a folder; `None` when there is none.
+pub(crate) fn stat_in(folder: BorrowedFd<'_>, name: &str) -> io::Result<Option<Stat>> {
+    match sys::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Opens a regular file of a folder; never blocks on a pipe.
+pub(crate) fn open_file_in(folder: BorrowedFd<'_>, name: &str) -> io::Result<File> {
+    let flags =
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOATIME;
+    let opened = sys::openat(folder, name, flags, Mode::empty())
+        // Reading without a trace is allowed only to the owner.
+        .or_else(|errno| match errno {
+            Errno::PERM => sys::openat(
+                folder,
+                name,
+                flags.difference(OFlags::NOATIME),
+                Mode::empty(),
+            ),
+            other => Err(other),
+        })?;
+    Ok(File::from(opened))
 }
 
 fn make_folder(parent: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
