@@ -217,6 +217,10 @@ impl LiveTree {
         self.look_everywhere |= events.overflow;
         let now = Instant::now();
         for event in events.events {
+            if event.path.as_str() == IGNORE_FILE {
+                // Before anything that was made after it is looked at.
+                self.read_ignore_file();
+            }
             let is_known = self.seen.contains_key(&event.path);
             // A folder that appears is read whole when it is looked at.
             if event.is_folder && event.happening == Happening::Settled {

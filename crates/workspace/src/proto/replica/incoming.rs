@@ -159,8 +159,10 @@ impl ReplicaCore {
                 if !fenced {
                     self.received = sequence;
                 }
-                if self.resyncing {
+                if self.resyncing && node.is_some() {
                     self.mentioned.insert(path.clone());
+                } else {
+                    self.mentioned.remove(&path);
                 }
             }
             Phase::Live if sequence <= self.received => {
@@ -221,9 +223,7 @@ impl ReplicaCore {
                 return;
             }
         }
-        if let Some(old) = self.take_incoming(&path)
-            && old.sequence != incoming.sequence
-        {
+        if let Some(old) = self.take_incoming(&path) {
             self.drop_sequence(&old);
         }
         // Two connections may have announced the same change.
@@ -679,6 +679,9 @@ impl ReplicaCore {
     }
 
     pub(super) fn settle_positions(&mut self) {
+        // A removal that something newer replaced is done with.
+        let incoming = &self.incoming;
+        self.removals.retain(|path| incoming.contains_key(path));
         let fenced = matches!(self.phase, Phase::CatchingUp { fenced: true, .. });
         if self.phase == Phase::Live
             && self.resyncing
