@@ -97,20 +97,19 @@ impl World {
         match dice.roll(100) {
             0..=11 => {
                 let op = dice.disk_op();
-                if self.trace {
-                    eprintln!("master: {op:?}");
-                }
+                self.tell(|| format!("master: {op:?}"));
                 operate(&mut self.master.disk, op);
             }
             12..=27 => {
                 let op = dice.disk_op();
-                if self.trace {
-                    eprintln!("{which}: {op:?}");
-                }
+                self.tell(|| format!("{which}: {op:?}"));
                 operate(&mut self.replicas[which].disk, op);
             }
             28..=33 => drop(self.master.look()),
-            34..=41 => self.replicas[which].look(dice.roll(2) == 0),
+            34..=41 => {
+                self.tell(|| format!("{which} looks"));
+                self.replicas[which].look(dice.roll(2) == 0);
+            }
             42..=57 => self.deliver_down(which),
             58..=69 => self.deliver_up(which),
             70..=80 => {
@@ -125,6 +124,7 @@ impl World {
             94 => self.cut(which),
             95 if dice.roll(4) == 0 => {
                 self.cut(which);
+                self.tell(|| format!("{which} killed"));
                 self.replicas[which].crash();
             }
             96 if dice.roll(6) == 0 => {
@@ -143,11 +143,17 @@ impl World {
         self.settle();
     }
 
-    fn connect(&mut self, which: usize) {
+    /// Says what happens, when a failure is replayed.
+    fn tell(&self, what: impl FnOnce() -> String) {
         if self.trace {
-            eprintln!("{which} connect");
+            eprintln!("{}", what());
         }
+    }
+
+    fn connect(&mut self, which: usize) {
+        self.tell(|| format!("{which} connect"));
         if self.replicas[which].core.is_none() {
+            self.tell(|| format!("{which} starts"));
             self.replicas[which].start();
         }
         if self.connections[which].is_none() {
@@ -161,9 +167,7 @@ impl World {
     }
 
     fn cut(&mut self, which: usize) {
-        if self.trace {
-            eprintln!("{which} cut");
-        }
+        self.tell(|| format!("{which} cut"));
         if self.connections[which].take().is_some()
             && let Some(core) = &mut self.replicas[which].core
         {
@@ -178,26 +182,23 @@ impl World {
         else {
             return;
         };
-        if self.trace {
-            eprintln!("{which} <- {message:?}");
-        }
+        self.tell(|| format!("{which} <- {message:?}"));
         let core = self.replicas[which].core.as_mut().unwrap();
         core.handle_message(self.now, message).unwrap();
     }
 
     fn deliver_up(&mut self, which: usize) {
-        let Some(connection) = &mut self.connections[which] else {
+        let Some(message) = self.connections[which]
+            .as_mut()
+            .and_then(|conn| conn.up.pop_front())
+        else {
             return;
         };
-        if let Some(message) = connection.up.pop_front() {
-            if self.trace {
-                eprintln!("{which} -> {message:?}");
-            }
-            connection
-                .session
-                .handle_message(message, &self.master.ledger)
-                .unwrap();
-        }
+        self.tell(|| format!("{which} -> {message:?}"));
+        let session = &mut self.connections[which].as_mut().unwrap().session;
+        session
+            .handle_message(message, &self.master.ledger)
+            .unwrap();
     }
 
     fn replica_effect(&mut self, which: usize, die_after: Option<usize>) {
@@ -208,6 +209,7 @@ impl World {
         }
         self.replicas[which].run_effect(self.now, die_after);
         if self.replicas[which].core.is_none() {
+            self.tell(|| format!("{which} died"));
             self.connections[which] = None;
         }
     }
