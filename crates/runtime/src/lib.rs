@@ -15,6 +15,7 @@ mod http;
 pub mod journal;
 mod lock;
 mod metrics;
+pub mod policy;
 mod refusal;
 mod service;
 pub mod sessions;

@@ -187,6 +187,13 @@ pub(super) fn read_request(
     read_tree(&tree, inputs, Some(kept)).map(|(_, effective)| effective)
 }
 
+/// Reads one layer over the defaults.
+pub(super) fn read_alone(layer: Node, inputs: &ConfigInputs) -> Result<Config, ConfigErrors> {
+    let mut tree = default_layer();
+    tree.overlay(layer);
+    read_tree(&tree, inputs, None).map(|(config, _)| config)
+}
+
 fn read_tree(
     tree: &Node,
     inputs: &ConfigInputs,

@@ -43,6 +43,7 @@ mod model;
 mod node;
 mod problem;
 mod reader;
+mod rules;
 mod secret;
 mod setting;
 mod skills;
@@ -54,11 +55,11 @@ pub use effective::{Applies, Change, Effective};
 pub use layers::{ConfigInputs, DEFAULT_TOML, first_run_file, load};
 pub use model::{
     AgentConfig, AgentKind, AgentProgram, Budget, BuiltinAgent, ChannelConfig, Config,
-    ControlConfig, CronConfig, DaemonConfig, HttpConfig, JournalConfig, McpConfig, PolicyAction,
-    PolicyConfig, PolicyRule, ProviderConfig, ProviderKind, SandboxConfig, TlsFiles,
-    WorkspaceConfig,
+    ControlConfig, CronConfig, DaemonConfig, HttpConfig, JournalConfig, McpConfig, PolicyConfig,
+    ProviderConfig, ProviderKind, SandboxConfig, TlsFiles, WorkspaceConfig,
 };
 pub use problem::{ConfigErrors, Problem, ProblemKind};
+pub use rules::parse_rules;
 pub use secret::{REDACTED, Secret};
 pub use skills::{Skill, Skills, load_skill, load_skills};
 pub use source::{BadKeyPath, ConfigSource, KeyPath, Origin};

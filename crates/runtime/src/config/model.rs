@@ -13,6 +13,7 @@ use super::reader::Section;
 use super::secret::Secret;
 use super::setting::{Positive, invalid, word_setting};
 use super::units::ByteSize;
+use crate::policy::{Action, CommandPattern, NamePattern, PathPattern, PatternError, Rule};
 
 /// Everything that can be configured.
 ///
@@ -187,43 +188,13 @@ pub enum McpConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyConfig {
     /// The first that matches decides.
-    pub rules: Vec<PolicyRule>,
+    pub rules: Vec<Rule>,
 }
 
-/// One rule; a selector that is `None` matches everything.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PolicyRule {
-    /// The tool's name.
-    pub tool: Option<String>,
-    /// A command's first words.
-    pub command: Option<String>,
-    /// A pattern of paths.
-    pub path: Option<String>,
-    /// The agent's name.
-    pub agent: Option<String>,
-    /// The worker's id.
-    pub worker: Option<String>,
-    /// The session's number.
-    pub session: Option<u32>,
-    /// What happens.
-    pub action: PolicyAction,
-}
-
-/// What a rule decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PolicyAction {
-    /// Go on.
-    Allow,
-    /// Ask a person.
-    Ask,
-    /// Refuse.
-    Deny,
-}
-
-word_setting!(PolicyAction {
-    "allow" => PolicyAction::Allow,
-    "ask" => PolicyAction::Ask,
-    "deny" => PolicyAction::Deny,
+word_setting!(Action {
+    "allow" => Action::Allow,
+    "ask" => Action::Ask,
+    "deny" => Action::Deny,
 });
 
 /// What the tree alone does not say.
@@ -400,15 +371,30 @@ fn read_mcp(s: &mut Section<'_, '_>) -> McpConfig {
     }
 }
 
-fn read_rule(s: &mut Section<'_, '_>) -> PolicyRule {
-    PolicyRule {
-        tool: s.value_or("tool", None),
-        command: s.value_or("command", None),
-        path: s.value_or("path", None),
-        agent: s.value_or("agent", None),
-        worker: s.value_or("worker", None),
+fn read_rule(s: &mut Section<'_, '_>) -> Rule {
+    Rule {
+        tool: read_pattern(s, "tool", NamePattern::parse),
+        command: read_pattern(s, "command", CommandPattern::parse),
+        path: read_pattern(s, "path", PathPattern::parse),
+        agent: read_pattern(s, "agent", NamePattern::parse),
+        worker: read_pattern(s, "worker", NamePattern::parse),
         session: s.value_or("session", None),
         action: s.value("action"),
+    }
+}
+
+fn read_pattern<T>(
+    s: &mut Section<'_, '_>,
+    key: &'static str,
+    parse: impl FnOnce(&str) -> Result<T, PatternError>,
+) -> Option<T> {
+    let text: Option<String> = s.value_or(key, None);
+    match parse(&text?) {
+        Ok(pattern) => Some(pattern),
+        Err(error) => {
+            s.problem(key, invalid(error));
+            None
+        }
     }
 }
 

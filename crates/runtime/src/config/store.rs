@@ -56,6 +56,16 @@ impl ConfigStore {
         Ok(true)
     }
 
+    pub(super) fn inputs(&self) -> &ConfigInputs {
+        &self.inputs
+    }
+
+    /// The path of `config.toml`.
+    #[must_use]
+    pub fn file(&self) -> &std::path::Path {
+        self.inputs.file()
+    }
+
     /// The configuration in force.
     #[must_use]
     pub fn current(&self) -> Arc<Config> {

@@ -173,7 +173,7 @@ fn variables_take_the_type_of_their_key() {
         AgentProgram::Command(vec!["y".to_owned(), "z".to_owned()])
     );
     assert_eq!(config.policy.rules.len(), 1);
-    assert_eq!(config.policy.rules[0].action, PolicyAction::Ask);
+    assert_eq!(config.policy.rules[0].action, Action::Ask);
 }
 
 #[test]
@@ -296,14 +296,11 @@ fn every_kind_of_value_is_read() {
     );
     assert_eq!(
         config.policy.rules,
-        [PolicyRule {
-            tool: Some("exec".to_owned()),
-            command: Some("rm".to_owned()),
-            path: None,
-            agent: None,
-            worker: None,
+        [Rule {
+            tool: Some(NamePattern::parse("exec").unwrap()),
+            command: Some(CommandPattern::parse("rm").unwrap()),
             session: Some(3),
-            action: PolicyAction::Deny,
+            ..Rule::new(Action::Deny)
         }]
     );
 }

@@ -189,6 +189,13 @@ fn each_kind_of_mistake_says_what_is_wrong() {
             ],
         ),
         (
+            "[policy]\nrules = [\n  { command = \"a | b\", action = \"ask\" },\n  { command = \"a ** b\", action = \"ask\" },\n]",
+            &[
+                "config.toml:3: policy.rules[0].command: is the pattern of one command; a line with |, &&, ; or > is checked part by part",
+                "config.toml:4: policy.rules[1].command: has ** or ... before its end; * stands for anything within one word",
+            ],
+        ),
+        (
             "[[policy.rules]]\naction = \"deny\"\n[[policy.rules]]\npath = 5\naction = \"ask\"",
             &["config.toml:4: policy.rules[1].path: expected a string, found a whole number"],
         ),

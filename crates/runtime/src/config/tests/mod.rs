@@ -4,6 +4,7 @@ mod files;
 mod layering;
 mod mistakes;
 mod requests;
+mod rules;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 
 use super::*;
+use crate::policy::{Action, CommandPattern, NamePattern, Rule};
 
 /// A home folder with what a test wrote into it.
 struct Home {

@@ -1,0 +1,162 @@
+//! Rules of `[policy]` that are added one by one, by a person who answers "always".
+
+use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value};
+
+use super::effective::Change;
+use super::layers::{self, load_with_file, read_config_file};
+use super::model::Config;
+use super::node::{Node, file_source};
+use super::problem::{ConfigErrors, ProblemKind};
+use super::source::{ConfigSource, KeyPath, Origin};
+use super::{ConfigInputs, ConfigStore, edit};
+use crate::policy::Rule;
+
+/// Reads rules as a person writes them: inline tables, with commas between.
+///
+/// # Errors
+///
+/// Everything that is wrong with them, each with its key.
+pub fn parse_rules(inputs: &ConfigInputs, text: &str) -> Result<Vec<Rule>, ConfigErrors> {
+    Ok(parse(inputs, text)?.0)
+}
+
+fn parse(inputs: &ConfigInputs, text: &str) -> Result<(Vec<Rule>, Vec<InlineTable>), ConfigErrors> {
+    let wrong = |reason: String| {
+        ConfigErrors::one(
+            Origin::new(ConfigSource::Request),
+            key(),
+            ProblemKind::Syntax { reason },
+        )
+    };
+    let document: DocumentMut = format!("rules = [\n{text}\n]")
+        .parse()
+        .map_err(|error: toml_edit::TomlError| wrong(error.message().replace('\n', ", ")))?;
+    let list = document.get("rules").and_then(Item::as_array);
+    let only_rules = document.as_table().len() == 1;
+    let Some(list) = list.filter(|list| only_rules && !list.is_empty()) else {
+        let example = "{ tool = \"exec\", command = \"git push\", action = \"allow\" }";
+        return Err(wrong(format!("is not a rule such as {example}")));
+    };
+    let tables: Vec<InlineTable> = list
+        .iter()
+        .map(|item| item.as_inline_table().cloned())
+        .collect::<Option<_>>()
+        .ok_or_else(|| wrong("a rule stands in braces".to_owned()))?;
+    let mut only = DocumentMut::new();
+    only["policy"]["rules"] = Item::Value(Value::Array(list.clone()));
+    let node = Node::from_toml(&only.to_string(), &ConfigSource::Request)
+        .map_err(|problem| ConfigErrors(vec![problem]))?;
+    let config = layers::read_alone(node, inputs)?;
+    Ok((config.policy.rules, tables))
+}
+
+impl ConfigStore {
+    /// Reads rules as a person writes them.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse_rules`].
+    pub fn read_rules(&self, text: &str) -> Result<Vec<Rule>, ConfigErrors> {
+        parse_rules(self.inputs(), text)
+    }
+
+    /// Writes rules into `config.toml`, before the one named or at the end, and applies them.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with them; nothing has changed then.
+    pub fn add_rules(
+        &self,
+        text: &str,
+        before: Option<&Rule>,
+    ) -> Result<Vec<Change>, ConfigErrors> {
+        let (added, tables) = parse(self.inputs(), text)?;
+        self.rewrite(|current: &Config, file: &str| {
+            let at = before
+                .and_then(|rule| current.policy.rules.iter().position(|it| it == rule))
+                .unwrap_or(current.policy.rules.len());
+            let mut document: DocumentMut = file.parse().map_err(|error| self.broken(&error))?;
+            insert(&mut document, at, &tables);
+            let edited = document.to_string();
+            let (config, _) = load_with_file(self.inputs(), &edited)?;
+            if config.policy.rules.get(at..at + added.len()) != Some(added.as_slice()) {
+                let by = match self.origin(&key()) {
+                    Some(origin) => origin.source,
+                    None => file_source(self.inputs().file()),
+                };
+                return Err(ConfigErrors::one(
+                    Origin::new(ConfigSource::Request),
+                    key(),
+                    ProblemKind::Overridden { by },
+                ));
+            }
+            Ok(edited)
+        })
+    }
+
+    fn broken(&self, error: &toml_edit::TomlError) -> ConfigErrors {
+        // The file was broken by hand since it was loaded.
+        ConfigErrors::one(
+            Origin::new(file_source(self.inputs().file())),
+            KeyPath::root(),
+            ProblemKind::Syntax {
+                reason: error.message().to_owned(),
+            },
+        )
+    }
+
+    fn rewrite(
+        &self,
+        change: impl FnOnce(&Config, &str) -> Result<String, ConfigErrors>,
+    ) -> Result<Vec<Change>, ConfigErrors> {
+        let current = self.current();
+        let text = read_config_file(self.inputs())?;
+        let edited = change(&current, &text)?;
+        edit::write_private(self.inputs().file(), &edited).map_err(|error| {
+            ConfigErrors(vec![layers::io_problem(self.inputs().file(), &error)])
+        })?;
+        self.reload()
+    }
+}
+
+fn key() -> KeyPath {
+    KeyPath::root().child("policy").child("rules")
+}
+
+/// Puts the tables into the document's list, whichever of its two forms that has; what is written
+/// around the others stays.
+fn insert(document: &mut DocumentMut, at: usize, tables: &[InlineTable]) {
+    let policy = document.entry("policy").or_insert_with(toml_edit::table);
+    let Some(policy) = policy.as_table_like_mut() else {
+        return;
+    };
+    match policy.get_mut("rules") {
+        Some(Item::ArrayOfTables(list)) => {
+            let mut rules: Vec<Table> = list.iter().cloned().collect();
+            let at = at.min(rules.len());
+            rules.splice(at..at, tables.iter().cloned().map(InlineTable::into_table));
+            *list = rules.into_iter().collect::<ArrayOfTables>();
+        }
+        Some(Item::Value(Value::Array(list))) => insert_inline(list, at, tables),
+        _ => {
+            let mut list = Array::new();
+            insert_inline(&mut list, 0, tables);
+            policy.insert("rules", Item::Value(Value::Array(list)));
+        }
+    }
+}
+
+fn insert_inline(list: &mut Array, at: usize, tables: &[InlineTable]) {
+    let at = at.min(list.len());
+    for (index, table) in tables.iter().enumerate() {
+        let mut value = Value::InlineTable(table.clone());
+        value.decor_mut().set_prefix("\n    ");
+        value.decor_mut().set_suffix("");
+        list.insert_formatted(at + index, value);
+    }
+    let trailing = list.trailing().as_str().unwrap_or_default().to_owned();
+    if !trailing.contains('\n') {
+        list.set_trailing("\n");
+    }
+    list.set_trailing_comma(true);
+}

@@ -1,0 +1,590 @@
+//! A request, the rules and the defaults become a decision that explains itself.
+
+use super::pattern::{
+    CommandPattern, Match, NamePattern, PathPattern, Strictness, path_as_pattern,
+};
+use super::rule::{Action, Rule};
+use super::words::{Access, Word, quoted};
+use super::wrappers::{self, Kind, Part};
+
+/// What an agent wants to do.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The tool's name.
+    pub tool: &'a str,
+    /// The agent's name.
+    pub agent: &'a str,
+    /// The session's number.
+    pub session: u64,
+    /// The worker of the session.
+    pub worker: &'a str,
+    /// What the tool is used on.
+    pub subject: Subject<'a>,
+}
+
+/// What a tool is used on.
+#[derive(Debug, Clone, Copy)]
+pub enum Subject<'a> {
+    /// A shell line.
+    Command {
+        /// The line.
+        line: &'a str,
+        /// The workspace, as the worker sees it: an absolute path.
+        root: &'a str,
+        /// The folder it would run in: absolute, or relative to the workspace.
+        cwd: &'a str,
+        /// What keeps it in the workspace.
+        isolation: Isolation,
+    },
+    /// A file or folder.
+    Path {
+        /// Absolute, or relative to the workspace.
+        path: &'a str,
+        /// The workspace: an absolute path.
+        root: &'a str,
+    },
+    /// Nothing that could leave the workspace.
+    Nothing,
+    /// A tool of another server.
+    External {
+        /// Whether using it reaches other machines.
+        network: bool,
+    },
+}
+
+/// What keeps a command in its workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// The worker isolates commands.
+    Isolated,
+    /// The daemon's own worker; where the kernel gives it no isolation it has said so.
+    Local,
+    /// Another machine or user, as it is.
+    Open,
+}
+
+/// Why something was decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Because {
+    /// The rule of that index matches.
+    Rule(usize),
+    /// A rule that restricts might match, and that is only known when it runs.
+    Unclear {
+        /// The rule's index.
+        rule: usize,
+        /// What is not known.
+        why: String,
+    },
+    /// No rule matches.
+    Default(String),
+}
+
+/// What was decided, for a whole request or for one part of its command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// What happens.
+    pub action: Action,
+    /// Why.
+    pub because: Because,
+    /// The part of the command that it is about.
+    pub part: Option<String>,
+}
+
+impl Decision {
+    fn default(action: Action, why: impl Into<String>) -> Self {
+        Self {
+            action,
+            because: Because::Default(why.into()),
+            part: None,
+        }
+    }
+
+    /// One sentence that says why.
+    pub fn explain(&self, rules: &[Rule]) -> String {
+        let subject = match &self.part {
+            Some(part) => format!("`{part}`"),
+            None => "this".to_owned(),
+        };
+        let shown = |index: &usize| match rules.get(*index) {
+            Some(rule) => format!("rule {} {rule}", index + 1),
+            None => format!("rule {}", index + 1),
+        };
+        match &self.because {
+            Because::Rule(index) => format!("{} matches {subject}", shown(index)),
+            Because::Unclear { rule, why } => {
+                format!("{} might match {subject}: {why}", shown(rule))
+            }
+            Because::Default(why) => format!("no rule matches {subject}; by default {why}"),
+        }
+    }
+
+    /// The rule that decided.
+    pub fn rule(&self) -> Option<usize> {
+        match self.because {
+            Because::Rule(index) | Because::Unclear { rule: index, .. } => Some(index),
+            Because::Default(_) => None,
+        }
+    }
+}
+
+/// The decision, and those about each part of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// The strictest of the parts.
+    pub decision: Decision,
+    /// One for each command of a line; empty for what is no command.
+    pub parts: Vec<Decision>,
+}
+
+/// Rules that would allow what was asked about, and where they belong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proposal {
+    /// One for each part that asked.
+    pub rules: Vec<Rule>,
+    /// Before which rule they have to stand to be reached; the end without.
+    pub before: Option<usize>,
+}
+
+/// Decides. The first rule that matches does, then the defaults; a line is as allowed as its most
+/// dangerous part.
+pub fn decide(rules: &[Rule], request: &Request<'_>) -> Verdict {
+    let (verdict, _) = consider(rules, request);
+    verdict
+}
+
+/// The rules that "always allow" would write for a request that asks.
+pub fn propose(rules: &[Rule], request: &Request<'_>) -> Option<Proposal> {
+    let (verdict, parts) = consider(rules, request);
+    if verdict.decision.action != Action::Ask {
+        return None;
+    }
+    let tool = NamePattern::parse(request.tool).ok();
+    let base = Rule {
+        tool,
+        ..Rule::new(Action::Allow)
+    };
+    let proposed: Vec<Rule> = match request.subject {
+        Subject::Command {
+            isolation,
+            root,
+            cwd,
+            ..
+        } => {
+            let place = Place::new(root, cwd);
+            let asking = verdict.parts.iter().zip(&parts);
+            let mut proposed = Vec::new();
+            for (decision, part) in asking.filter(|(it, _)| it.action == Action::Ask) {
+                let rule = Rule {
+                    command: Some(as_pattern(part)?),
+                    path: match place.cwd.starts_with('/') {
+                        true => PathPattern::parse(&path_as_pattern(&place.cwd)).ok(),
+                        false => None,
+                    },
+                    worker: match isolation {
+                        Isolation::Open => NamePattern::parse(request.worker).ok(),
+                        Isolation::Isolated | Isolation::Local => None,
+                    },
+                    ..base.clone()
+                };
+                debug_assert!(decision.action == Action::Ask);
+                if !proposed.contains(&rule) {
+                    proposed.push(rule);
+                }
+            }
+            proposed
+        }
+        Subject::Path { path, root } => {
+            let path = Place::new(root, "").resolve(path);
+            vec![Rule {
+                path: PathPattern::parse(&path_as_pattern(&path)).ok(),
+                ..base
+            }]
+        }
+        Subject::Nothing | Subject::External { .. } => vec![base],
+    };
+    let before = verdict
+        .parts
+        .iter()
+        .chain([&verdict.decision])
+        .filter(|decision| decision.action == Action::Ask)
+        .filter_map(Decision::rule)
+        .min();
+    // A proposal that would not help is none: a redirection that no command pattern covers, say.
+    let mut changed = rules.to_vec();
+    let at = before.unwrap_or(changed.len());
+    changed.splice(at..at, proposed.clone());
+    let helps = decide(&changed, request).decision.action == Action::Allow;
+    helps.then_some(Proposal {
+        rules: proposed,
+        before,
+    })
+}
+
+fn as_pattern(part: &Part) -> Option<CommandPattern> {
+    let words: Vec<String> = part
+        .words
+        .iter()
+        .map(|word| match word.exact() {
+            Some(text) => quoted(&text),
+            None => word.raw.clone(),
+        })
+        .collect();
+    CommandPattern::parse(&words.join(" ")).ok()
+}
+
+fn consider(rules: &[Rule], request: &Request<'_>) -> (Verdict, Vec<Part>) {
+    match request.subject {
+        Subject::Command {
+            line,
+            root,
+            cwd,
+            isolation,
+        } => {
+            let place = Place::new(root, cwd);
+            consider_line(rules, request, line, &place, isolation)
+        }
+        Subject::Path { path, root } => {
+            let path = Place::new(root, "").resolve(path);
+            let found = applicable(rules, request).find_map(|(index, rule)| {
+                let by_path = rule
+                    .path
+                    .as_ref()
+                    .is_none_or(|pattern| pattern.matches(&path));
+                (rule.command.is_none() && by_path).then_some((index, rule.action))
+            });
+            let decision = match found {
+                Some((index, action)) => by_rule(index, action, None),
+                None if path.starts_with('/') => Decision::default(
+                    Action::Ask,
+                    format!("leaving the workspace asks, and {path} is outside of it"),
+                ),
+                None => Decision::default(
+                    Action::Allow,
+                    "reading and writing in the workspace is allowed",
+                ),
+            };
+            (alone(decision), Vec::new())
+        }
+        Subject::Nothing | Subject::External { .. } => {
+            let found = applicable(rules, request)
+                .find(|(_, rule)| rule.command.is_none() && rule.path.is_none());
+            let decision = match (found, request.subject) {
+                (Some((index, rule)), _) => by_rule(index, rule.action, None),
+                (None, Subject::External { network: true }) => {
+                    Decision::default(Action::Ask, "a tool that reaches other machines asks")
+                }
+                (None, Subject::External { network: false }) => Decision::default(
+                    Action::Allow,
+                    "tools of a program that you configured are allowed",
+                ),
+                (None, _) => Decision::default(Action::Allow, "it stays in the workspace"),
+            };
+            (alone(decision), Vec::new())
+        }
+    }
+}
+
+fn alone(decision: Decision) -> Verdict {
+    Verdict {
+        decision,
+        parts: Vec::new(),
+    }
+}
+
+fn by_rule(index: usize, action: Action, part: Option<String>) -> Decision {
+    Decision {
+        action,
+        because: Because::Rule(index),
+        part,
+    }
+}
+
+/// The rules whose names fit the request.
+fn applicable<'a>(
+    rules: &'a [Rule],
+    request: &'a Request<'_>,
+) -> impl Iterator<Item = (usize, &'a Rule)> {
+    let fits = |pattern: &Option<NamePattern>, name: &str| {
+        pattern.as_ref().is_none_or(|pattern| pattern.matches(name))
+    };
+    rules.iter().enumerate().filter(move |(_, rule)| {
+        fits(&rule.tool, request.tool)
+            && fits(&rule.agent, request.agent)
+            && fits(&rule.worker, request.worker)
+            && rule
+                .session
+                .is_none_or(|session| u64::from(session) == request.session)
+    })
+}
+
+fn consider_line(
+    rules: &[Rule],
+    request: &Request<'_>,
+    line: &str,
+    place: &Place,
+    isolation: Isolation,
+) -> (Verdict, Vec<Part>) {
+    let (parts, unread) = match wrappers::parts(line) {
+        Ok(parts) => (parts, None),
+        Err(error) => (vec![Part::unknown()], Some(error.to_string())),
+    };
+    let first_move = parts.iter().position(|part| moved_to(part).is_some());
+    let mut line = Line {
+        rules,
+        request,
+        place,
+        isolation,
+        moved: false,
+        unread,
+    };
+    let mut kept = Vec::new();
+    let mut decisions = Vec::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        line.moved = first_move.is_some_and(|first| index > first);
+        if let Some(mut decision) = line.part(&part) {
+            decision.part = Some(match line.unread {
+                Some(_) => shortened(request),
+                None => part.text(),
+            });
+            decisions.push(decision);
+            kept.push(part);
+        }
+    }
+    // Of equals the first: `max_by_key` would take the last.
+    let strictest = decisions.iter().rev().max_by_key(|it| it.action).cloned();
+    let decision = strictest
+        .unwrap_or_else(|| Decision::default(Action::Allow, "a line that runs nothing is allowed"));
+    let verdict = Verdict {
+        decision,
+        parts: decisions,
+    };
+    (verdict, kept)
+}
+
+/// The beginning of a line that could not be read into parts.
+fn shortened(request: &Request<'_>) -> String {
+    const SHOWN: usize = 200;
+    let Subject::Command { line, .. } = request.subject else {
+        return String::new();
+    };
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line.to_owned(),
+    }
+}
+
+struct Line<'a> {
+    rules: &'a [Rule],
+    request: &'a Request<'a>,
+    place: &'a Place,
+    isolation: Isolation,
+    /// The line has changed its folder, so a relative path may be anywhere.
+    moved: bool,
+    unread: Option<String>,
+}
+
+impl Line<'_> {
+    /// The decision about one part; none for a wrapper that no rule names.
+    fn part(&self, part: &Part) -> Option<Decision> {
+        for (index, rule) in applicable(self.rules, self.request) {
+            if part.kind == Kind::Wrapper && rule.command.is_none() {
+                continue;
+            }
+            let strictness = match rule.action {
+                Action::Allow => Strictness::Allows,
+                Action::Ask | Action::Deny => Strictness::Restricts,
+            };
+            let by_command = rule
+                .command
+                .as_ref()
+                .map_or(Match::Yes, |pattern| pattern.matches(part, strictness));
+            let by_path = rule
+                .path
+                .as_ref()
+                .map_or(Match::Yes, |pattern| self.paths(pattern, part, strictness));
+            match (by_command.min(by_path), rule.action) {
+                (Match::Yes, action) => return Some(by_rule(index, action, None)),
+                (Match::Maybe, Action::Ask | Action::Deny) => {
+                    return Some(Decision {
+                        action: Action::Ask,
+                        because: Because::Unclear {
+                            rule: index,
+                            why: self.unknown(part),
+                        },
+                        part: None,
+                    });
+                }
+                (Match::Maybe, Action::Allow) | (Match::No, _) => {}
+            }
+        }
+        (part.kind == Kind::Command).then(|| self.by_default(part))
+    }
+
+    fn unknown(&self, part: &Part) -> String {
+        match (&self.unread, &part.altered_by) {
+            (Some(error), _) => format!("the line can't be read by words, {error}"),
+            (None, Some(name)) => format!("{name} is set in the same line"),
+            (None, None) if part.is_exact() => "the line changes its folder".to_owned(),
+            (None, None) => "what it runs is only known when it runs".to_owned(),
+        }
+    }
+
+    /// Whether a pattern of paths matches what a part names.
+    ///
+    /// A rule that allows has to cover the folder and every redirection; one that restricts is
+    /// matched by the folder, a redirection or any word that could be a path.
+    fn paths(&self, pattern: &PathPattern, part: &Part, strictness: Strictness) -> Match {
+        let of_word = |word: &Word| match word.exact() {
+            Some(text) if self.moved && !text.starts_with('/') => Match::Maybe,
+            Some(text) => yes_or_no(pattern.matches(&self.place.resolve(&text))),
+            None if pattern.may_match(word.prefix()) => Match::Maybe,
+            None => Match::No,
+        };
+        let folder = yes_or_no(pattern.matches(&self.place.cwd));
+        let redirected = part.redirects.iter().map(|(_, word)| of_word(word));
+        if strictness == Strictness::Allows {
+            return redirected.fold(folder, Match::min);
+        }
+        if self.unread.is_some() {
+            return Match::Maybe;
+        }
+        let named = part.words.iter().skip(1).map(|word| {
+            let whole = of_word(word);
+            let value = word
+                .exact()
+                .and_then(|text| Some(text.split_once('=')?.1.to_owned()))
+                .filter(|value| !value.is_empty());
+            match value {
+                Some(value) => whole.max(yes_or_no(pattern.matches(&self.place.resolve(&value)))),
+                None => whole,
+            }
+        });
+        redirected.chain(named).fold(folder, Match::max)
+    }
+
+    fn by_default(&self, part: &Part) -> Decision {
+        let cwd = &self.place.cwd;
+        if self.isolation == Isolation::Open {
+            let worker = self.request.worker;
+            return Decision::default(
+                Action::Ask,
+                format!("commands on a worker that isolates nothing ask, and {worker} is one"),
+            );
+        }
+        if cwd.starts_with('/') {
+            let why = format!("leaving the workspace asks, and {cwd} is outside of it");
+            return Decision::default(Action::Ask, why);
+        }
+        let moved = moved_to(part).and_then(Word::exact);
+        let written = part
+            .redirects
+            .iter()
+            .filter(|(access, _)| *access == Access::Write)
+            .filter_map(|(_, word)| word.exact());
+        let outside = moved
+            .into_iter()
+            .chain(written)
+            .map(|path| self.place.resolve(&path))
+            .find(|path| path.starts_with('/') && !is_harmless(path));
+        match (outside, self.isolation) {
+            (Some(path), _) => Decision::default(
+                Action::Ask,
+                format!("leaving the workspace asks, and {path} is outside of it"),
+            ),
+            (None, Isolation::Isolated) => Decision::default(
+                Action::Allow,
+                "commands in the workspace are allowed in an isolated worker",
+            ),
+            (None, _) => Decision::default(
+                Action::Allow,
+                "commands in the workspace are allowed in the built-in worker",
+            ),
+        }
+    }
+}
+
+fn yes_or_no(matches: bool) -> Match {
+    if matches { Match::Yes } else { Match::No }
+}
+
+/// Where a command that changes the folder goes.
+fn moved_to(part: &Part) -> Option<&Word> {
+    let name = part.words.first()?.exact()?;
+    let target = part
+        .words
+        .iter()
+        .skip(1)
+        .find(|word| !word.prefix().starts_with('-'));
+    matches!(name.as_str(), "cd" | "pushd")
+        .then_some(target)
+        .flatten()
+}
+
+fn is_harmless(path: &str) -> bool {
+    [
+        "/dev/null",
+        "/dev/stdout",
+        "/dev/stderr",
+        "/dev/tty",
+        "/tmp",
+    ]
+    .contains(&path)
+        || path.starts_with("/tmp/")
+        || path.starts_with("/dev/fd/")
+}
+
+/// The workspace and the folder in it.
+struct Place {
+    root: String,
+    /// Relative to the workspace, or absolute when it is outside.
+    cwd: String,
+}
+
+impl Place {
+    fn new(root: &str, cwd: &str) -> Self {
+        let mut place = Self {
+            root: normal(root),
+            cwd: String::new(),
+        };
+        place.cwd = place.resolve(cwd);
+        place
+    }
+
+    /// A path relative to the workspace, or absolute when it is outside. By its words alone: links
+    /// are held by whoever opens it.
+    fn resolve(&self, path: &str) -> String {
+        let absolute = if path.starts_with('/') {
+            normal(path)
+        } else if self.cwd.starts_with('/') {
+            normal(&format!("{}/{path}", self.cwd))
+        } else {
+            normal(&format!("{}/{}/{path}", self.root, self.cwd))
+        };
+        if absolute == self.root {
+            return String::new();
+        }
+        let inside = absolute.strip_prefix(self.root.as_str()).and_then(|rest| {
+            rest.strip_prefix('/')
+                .or((self.root == "/").then_some(rest))
+        });
+        match inside {
+            Some(inside) => inside.to_owned(),
+            None => absolute,
+        }
+    }
+}
+
+/// An absolute path without `.`, `..` and double slashes.
+fn normal(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}

@@ -1,0 +1,378 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const ROOT: &str = "/work/space";
+
+fn rule(action: Action, selectors: &[(&str, &str)]) -> Rule {
+    let mut rule = Rule::new(action);
+    for (key, value) in selectors {
+        match *key {
+            "tool" => rule.tool = Some(NamePattern::parse(value).unwrap()),
+            "command" => rule.command = Some(CommandPattern::parse(value).unwrap()),
+            "path" => rule.path = Some(PathPattern::parse(value).unwrap()),
+            "agent" => rule.agent = Some(NamePattern::parse(value).unwrap()),
+            "worker" => rule.worker = Some(NamePattern::parse(value).unwrap()),
+            "session" => rule.session = Some(value.parse().unwrap()),
+            other => panic!("no selector {other}"),
+        }
+    }
+    rule
+}
+
+fn command(line: &str) -> Request<'_> {
+    Request {
+        tool: "exec",
+        agent: "coder",
+        session: 3,
+        worker: "box",
+        subject: Subject::Command {
+            line,
+            root: ROOT,
+            cwd: "",
+            isolation: Isolation::Isolated,
+        },
+    }
+}
+
+fn path<'a>(tool: &'a str, path: &'a str) -> Request<'a> {
+    Request {
+        subject: Subject::Path { path, root: ROOT },
+        tool,
+        ..command("")
+    }
+}
+
+fn action(rules: &[Rule], request: &Request<'_>) -> Action {
+    decide(rules, request).decision.action
+}
+
+use Action::{Allow, Ask, Deny};
+
+#[test]
+fn defaults() {
+    let external = |network| Request {
+        tool: "x__y",
+        subject: Subject::External { network },
+        ..command("")
+    };
+    let on = |isolation, cwd| Request {
+        subject: Subject::Command {
+            line: "ls",
+            root: ROOT,
+            cwd,
+            isolation,
+        },
+        ..command("")
+    };
+    for (request, want) in [
+        (path("read_file", "a/b"), Allow),
+        (path("write_file", "/work/space/a"), Allow),
+        (path("read_file", "../other"), Ask),
+        (path("read_file", "a/../../x"), Ask),
+        (path("write_file", "/etc/passwd"), Ask),
+        (path("read_file", "/work/spaceship"), Ask),
+        (external(true), Ask),
+        (external(false), Allow),
+        (on(Isolation::Isolated, ""), Allow),
+        (on(Isolation::Local, "sub"), Allow),
+        (on(Isolation::Open, ""), Ask),
+        (on(Isolation::Isolated, "/etc"), Ask),
+        (on(Isolation::Isolated, "../x"), Ask),
+        (on(Isolation::Isolated, "/work/space/sub"), Allow),
+        (command("echo x > out.txt"), Allow),
+        (command("echo x > /dev/null 2>/tmp/log"), Allow),
+        (command("echo x > /etc/motd"), Ask),
+        (command("echo x > ../out"), Ask),
+        (command("cd .. && rm x"), Ask),
+        (command("cd sub && rm x"), Allow),
+        (command("case x in esac"), Allow),
+        (command(""), Allow),
+    ] {
+        let verdict = decide(&[], &request);
+        assert_eq!(verdict.decision.action, want, "{request:?}: {verdict:?}");
+    }
+}
+
+#[test]
+fn a_line_is_as_allowed_as_its_most_dangerous_part() {
+    let rules = [
+        rule(Deny, &[("command", "rm -rf")]),
+        rule(Ask, &[("command", "git push")]),
+        rule(Allow, &[("command", "git **")]),
+        rule(Allow, &[("command", "ls **")]),
+        rule(Allow, &[("command", "echo **")]),
+        rule(Ask, &[("tool", "exec")]),
+    ];
+    for (line, want) in [
+        ("git status", Allow),
+        ("git push origin main", Ask),
+        ("git status && rm -rf x", Deny),
+        ("ls | xargs rm -rf", Deny),
+        ("echo $(rm -rf x)", Deny),
+        ("echo `rm -rf x`", Deny),
+        ("echo \"$(git push)\"", Ask),
+        ("(ls; (rm -rf x))", Deny),
+        ("ls; rm -rf x", Deny),
+        ("ls & rm -rf x", Deny),
+        ("ls || rm -rf x", Deny),
+        ("ls\nrm -rf x", Deny),
+        ("/bin/rm -rf x", Deny),
+        ("'r'm -\"rf\" x", Deny),
+        ("\\rm -rf x", Deny),
+        ("X=1 rm -rf x", Deny),
+        ("env X=1 rm -rf x", Deny),
+        ("sudo -u bob rm -rf x", Deny),
+        ("sh -c 'ls; rm -rf x'", Deny),
+        ("bash -c \"bash -c 'rm -rf x'\"", Deny),
+        ("timeout 5 nice -n 3 rm -rf x", Deny),
+        ("find . -exec rm -rf {} \\;", Deny),
+        ("if ls; then rm -rf x; fi", Deny),
+        ("cat <<EOF\n$(rm -rf x)\nEOF", Deny),
+        ("ls > >(rm -rf x)", Deny),
+        ("env X=1 git status", Allow),
+        ("timeout 5 git status", Allow),
+        ("sh -c 'git status; ls'", Allow),
+        ("env PATH=/tmp git status", Ask),
+        ("git $x", Ask),
+        ("$x", Ask),
+        ("ls | sh", Ask),
+        ("rm $x", Ask),
+        ("cargo test", Ask),
+        ("git status; f() { x; }", Ask),
+        ("git 'status", Ask),
+        ("/tmp/git status", Ask),
+        ("sudo git status", Ask),
+        ("ls # ; rm -rf x", Allow),
+        ("echo 'rm -rf x'", Allow),
+        ("", Allow),
+    ] {
+        let verdict = decide(&rules, &command(line));
+        assert_eq!(verdict.decision.action, want, "{line}: {verdict:?}");
+    }
+}
+
+#[test]
+fn what_is_not_read_asks_where_a_rule_restricts_and_not_elsewhere() {
+    let restricted = [rule(Deny, &[("command", "rm **")])];
+    let allowed = [rule(Allow, &[("tool", "exec")]), restricted[0].clone()];
+    let denied = [rule(Deny, &[("tool", "exec")])];
+    for line in [
+        "case x in y) rm z;; esac",
+        "echo 'a",
+        "curl u | sh",
+        "eval \"$x\"",
+    ] {
+        assert_eq!(action(&[], &command(line)), Allow, "{line}");
+        assert_eq!(action(&restricted, &command(line)), Ask, "{line}");
+        assert_eq!(action(&allowed, &command(line)), Allow, "{line}");
+        assert_eq!(action(&denied, &command(line)), Deny, "{line}");
+    }
+}
+
+#[test]
+fn paths_are_found_in_files_and_in_commands() {
+    let rules = [rule(Deny, &[("path", "secrets/**")])];
+    for (request, want) in [
+        (path("read_file", "secrets/key"), Deny),
+        (path("read_file", "a/../secrets/key"), Deny),
+        (path("read_file", "/work/space/secrets/key"), Deny),
+        (path("read_file", "src/key"), Allow),
+        (command("cat secrets/key"), Deny),
+        (command("cat ./secrets/../secrets/key"), Deny),
+        (command("cat < secrets/key"), Deny),
+        (command("tool --in=secrets/key"), Deny),
+        (command("cat src/*.rs"), Allow),
+        (command("cat *"), Ask),
+        (command("cat $x"), Ask),
+        (command("cd secrets; cat key"), Deny),
+        (command("cd src; cat ../secrets/key"), Ask),
+        (command("cargo test"), Allow),
+    ] {
+        let verdict = decide(&rules, &request);
+        assert_eq!(verdict.decision.action, want, "{request:?}: {verdict:?}");
+    }
+}
+
+#[test]
+fn selectors_choose_tool_agent_worker_and_session() {
+    for (selectors, matches) in [
+        (&[("tool", "exec")][..], true),
+        (&[("tool", "read_*")], false),
+        (&[("agent", "coder")], true),
+        (&[("agent", "shell")], false),
+        (&[("worker", "b*")], true),
+        (&[("worker", "local")], false),
+        (&[("session", "3")], true),
+        (&[("session", "4")], false),
+        (&[("agent", "coder"), ("worker", "local")], false),
+    ] {
+        let want = if matches { Deny } else { Allow };
+        assert_eq!(
+            action(&[rule(Deny, selectors)], &command("ls")),
+            want,
+            "{selectors:?}"
+        );
+    }
+    let first = [
+        rule(Allow, &[("agent", "coder")]),
+        rule(Deny, &[("tool", "*")]),
+    ];
+    assert_eq!(action(&first, &command("rm -rf /")), Allow);
+}
+
+#[test]
+fn decisions_explain_themselves() {
+    let rules = [rule(Ask, &[("command", "git push")])];
+    let explained = |line| decide(&rules, &command(line)).decision.explain(&rules);
+    assert_eq!(
+        explained("ls && git push -f"),
+        r#"rule 1 { command = "git push", action = "ask" } matches `git push -f`"#
+    );
+    assert_eq!(
+        explained("git $x"),
+        r#"rule 1 { command = "git push", action = "ask" } might match `git $x`: what it runs is only known when it runs"#
+    );
+    assert_eq!(
+        explained("git 'x"),
+        r#"rule 1 { command = "git push", action = "ask" } might match `git 'x`: the line can't be read by words, a quote is not closed"#
+    );
+    assert_eq!(
+        explained("ls"),
+        "no rule matches `ls`; by default commands in the workspace are allowed in an isolated worker"
+    );
+}
+
+#[test]
+fn proposals_stand_where_they_are_reached() {
+    let rules = [
+        rule(Deny, &[("command", "rm **")]),
+        rule(Ask, &[("tool", "exec")]),
+    ];
+    let proposal = propose(&rules, &command("ls -l 'a b' && cargo test $X")).unwrap();
+    assert_eq!(proposal.before, Some(1));
+    let shown: Vec<String> = proposal.rules.iter().map(Rule::to_toml).collect();
+    assert_eq!(
+        shown,
+        [
+            r#"{ tool = "exec", command = "ls -l 'a b'", action = "allow" }"#,
+            r#"{ tool = "exec", command = "cargo test $X", action = "allow" }"#,
+        ]
+    );
+    assert_eq!(propose(&rules, &command("rm x")), None, "what is denied");
+    assert_eq!(
+        propose(&rules, &command("curl u | sh")),
+        None,
+        "what is not known"
+    );
+    let outside = propose(&[], &path("read_file", "/etc/hosts")).unwrap();
+    assert_eq!(
+        outside.rules[0].to_toml(),
+        r#"{ tool = "read_file", path = "/etc/hosts", action = "allow" }"#
+    );
+}
+
+fn words() -> impl Strategy<Value = String> {
+    let word = prop_oneof![
+        "[a-z]{1,6}",
+        "[a-z]{1,4}/[a-z.]{1,4}",
+        Just("$x".to_owned()),
+        Just("*.c".to_owned()),
+        Just("'a b'".to_owned()),
+        Just("\"$y z\"".to_owned()),
+        Just("-f".to_owned()),
+    ];
+    ("[a-z]{1,6}", prop::collection::vec(word, 0..4))
+        .prop_map(|(first, words)| [vec![first], words].concat().join(" "))
+}
+
+fn lines() -> impl Strategy<Value = String> {
+    let join = prop::sample::select(vec![" | ", " && ", " || ", "; ", " & ", "\n"]);
+    prop::collection::vec((words(), join), 1..5).prop_map(|parts| {
+        let mut line = String::new();
+        for (words, join) in parts {
+            line.push_str(&words);
+            line.push_str(join);
+        }
+        line.push_str("true");
+        line
+    })
+}
+
+fn wrapped(line: &str, how: u8) -> String {
+    let inner = line.replace('\'', r"'\''");
+    match how % 6 {
+        0 => format!("sh -c '{inner}'"),
+        1 => format!("( {line} )"),
+        2 => format!("echo $( {line} )"),
+        3 => format!("true && {{ {line}; }}"),
+        4 => format!("eval '{inner}'"),
+        _ => format!("timeout 9 env A=b bash -c '{inner}'"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Any text is decided, and the same twice.
+    #[test]
+    fn any_line_is_decided(line in ".{0,200}") {
+        let rules = [rule(Deny, &[("command", "rm **")]), rule(Ask, &[("path", "a/**")])];
+        prop_assert_eq!(decide(&rules, &command(&line)), decide(&rules, &command(&line)));
+        let _ = propose(&rules, &command(&line));
+    }
+
+    /// What is denied alone is denied inside anything, and never just allowed.
+    #[test]
+    fn a_denied_command_is_found_inside(
+        before in lines(), after in lines(), how in prop::collection::vec(any::<u8>(), 0..4),
+    ) {
+        let rules = [
+            rule(Deny, &[("command", "forbidden")]),
+            rule(Allow, &[("tool", "exec")]),
+        ];
+        let mut line = format!("{before}; forbidden x; {after}");
+        for how in how {
+            line = wrapped(&line, how);
+        }
+        prop_assert_eq!(action(&rules, &command(&line)), Deny, "{}", line);
+    }
+
+    /// More parts never make a line more allowed.
+    #[test]
+    fn adding_a_part_never_relaxes(first in lines(), second in lines()) {
+        let rules = [
+            rule(Deny, &[("command", "a* **")]),
+            rule(Allow, &[("command", "b* **")]),
+            rule(Ask, &[("command", "c* **")]),
+            rule(Ask, &[("path", "d*")]),
+        ];
+        let alone = action(&rules, &command(&first));
+        let both = action(&rules, &command(&format!("{first}; {second}")));
+        prop_assert!(both >= alone, "{first:?} is {alone}, with {second:?} {both}");
+    }
+
+    /// What is proposed for a line allows that line, and its rules are read back.
+    #[test]
+    fn a_proposal_allows_what_it_was_made_for(line in lines()) {
+        let rules = [rule(Deny, &[("command", "zz **")]), rule(Ask, &[("tool", "exec")])];
+        if let Some(proposal) = propose(&rules, &command(&line)) {
+            let mut changed = rules.to_vec();
+            let at = proposal.before.unwrap_or(changed.len());
+            for proposed in &proposal.rules {
+                let pattern = proposed.command.as_ref().unwrap();
+                prop_assert_eq!(&CommandPattern::parse(pattern.source()).unwrap(), pattern);
+            }
+            changed.splice(at..at, proposal.rules);
+            prop_assert_eq!(action(&changed, &command(&line)), Allow, "{}", line);
+        }
+    }
+
+    /// A literal word is matched by itself and quoted means itself.
+    #[test]
+    fn a_quoted_word_matches_itself(text in "[^\\x00]{0,20}") {
+        let line = format!("say {}", quoted(&text));
+        let rules = [rule(Deny, &[("command", &line)])];
+        prop_assert_eq!(action(&rules, &command(&line)), Deny);
+    }
+}

@@ -1,0 +1,901 @@
+//! A shell line, read into the commands that it would run.
+//!
+//! This is no shell: nothing is expanded. What a word will be is known where it is written out, and
+//! marked as unknown where the shell would compute it. Commands inside substitutions, subshells
+//! and groups come out beside the others. What is not read on purpose (functions, `case`, arrays)
+//! is an error, because a guess here would be a hole.
+
+use std::fmt;
+
+/// The longest line that is read, in characters.
+pub const MAX_LINE: usize = 64 * 1024;
+
+/// Stands for a word that the line does not have; no pattern can be written like this.
+const COMPUTED: &str = "(computed)";
+
+/// How deep substitutions and subshells may be nested.
+const MAX_DEPTH: usize = 16;
+
+/// Why a line is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreadable {
+    /// It is longer than [`MAX_LINE`].
+    TooLong,
+    /// Nested too deep.
+    TooDeep,
+    /// A quote is not closed.
+    Quote,
+    /// A substitution, subshell or `${` is not closed, or closed without being open.
+    Bracket,
+    /// A redirection without its target.
+    Redirection,
+    /// Something that is not read, by name.
+    Construct(&'static str),
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong => write!(f, "it is longer than {MAX_LINE} characters"),
+            Self::TooDeep => f.write_str("it is nested too deep"),
+            Self::Quote => f.write_str("a quote is not closed"),
+            Self::Bracket => f.write_str("a bracket is not closed, or closed without being open"),
+            Self::Redirection => f.write_str("a redirection has no target"),
+            Self::Construct(name) => write!(f, "it uses {name}"),
+        }
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+/// A piece of a word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// Text as it will be.
+    Literal(String),
+    /// `*` outside of quotes.
+    Star,
+    /// What the shell computes, within this word.
+    Unknown,
+    /// What the shell computes, and it may be several words or none.
+    Splits,
+}
+
+/// One word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Word {
+    /// As it is written.
+    pub(super) raw: String,
+    pub(super) pieces: Vec<Piece>,
+}
+
+impl Word {
+    /// A word that could be any words.
+    pub(super) fn anything() -> Self {
+        Self {
+            raw: COMPUTED.to_owned(),
+            pieces: vec![Piece::Splits],
+        }
+    }
+
+    /// A word that could be any one word.
+    pub(super) fn any_one() -> Self {
+        Self {
+            raw: COMPUTED.to_owned(),
+            pieces: vec![Piece::Unknown],
+        }
+    }
+
+    /// The text that the command gets, where the line alone says it.
+    pub(super) fn exact(&self) -> Option<String> {
+        self.pieces
+            .iter()
+            .map(|piece| match piece {
+                Piece::Literal(text) => Some(text.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Whether it may become several words or none.
+    pub(super) fn splits(&self) -> bool {
+        self.pieces
+            .iter()
+            .any(|piece| matches!(piece, Piece::Splits | Piece::Star))
+    }
+
+    /// The text that it certainly begins with.
+    pub(super) fn prefix(&self) -> &str {
+        match self.pieces.first() {
+            Some(Piece::Literal(text)) => text,
+            _ => "",
+        }
+    }
+
+    /// The text that it certainly ends with.
+    pub(super) fn suffix(&self) -> &str {
+        match self.pieces.last() {
+            Some(Piece::Literal(text)) => text,
+            _ => "",
+        }
+    }
+}
+
+/// What a redirection does to its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    Write,
+}
+
+/// One command without operators.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Simple {
+    pub(super) words: Vec<Word>,
+    /// Variables that are set for it, or by it when there are no words.
+    pub(super) assigned: Vec<String>,
+    pub(super) redirects: Vec<(Access, Word)>,
+}
+
+/// Reads a line into its commands, in the order in which they begin or end.
+pub(super) fn read(line: &str) -> Result<Vec<Simple>, Unreadable> {
+    read_nested(line, 0)
+}
+
+pub(super) fn read_nested(line: &str, depth: usize) -> Result<Vec<Simple>, Unreadable> {
+    let mut reader = Reader::new(line, depth)?;
+    reader.list(End::Input)?;
+    Ok(reader.commands)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Input,
+    Paren,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quoted {
+    No,
+    Yes,
+}
+
+struct Heredoc {
+    delimiter: String,
+    expands: bool,
+    strips_tabs: bool,
+}
+
+struct Reader {
+    chars: Vec<char>,
+    at: usize,
+    depth: usize,
+    commands: Vec<Simple>,
+    heredocs: Vec<Heredoc>,
+}
+
+impl Reader {
+    fn new(line: &str, depth: usize) -> Result<Self, Unreadable> {
+        if depth > MAX_DEPTH {
+            return Err(Unreadable::TooDeep);
+        }
+        // Checked on bytes first, so that a huge line is not copied to be counted.
+        if line.len() > MAX_LINE * 4 {
+            return Err(Unreadable::TooLong);
+        }
+        let chars: Vec<char> = line.chars().collect();
+        if chars.len() > MAX_LINE {
+            return Err(Unreadable::TooLong);
+        }
+        if chars.contains(&'\0') {
+            return Err(Unreadable::Construct("a zero byte"));
+        }
+        Ok(Self {
+            chars,
+            at: 0,
+            depth,
+            commands: Vec::new(),
+            heredocs: Vec::new(),
+        })
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.peek_at(0)
+    }
+
+    fn peek_at(&self, ahead: usize) -> Option<char> {
+        self.chars.get(self.at + ahead).copied()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let next = self.peek()?;
+        self.at += 1;
+        Some(next)
+    }
+
+    fn starts_with(&self, text: &str) -> bool {
+        text.chars()
+            .enumerate()
+            .all(|(ahead, c)| self.peek_at(ahead) == Some(c))
+    }
+
+    fn take(&mut self, text: &str) -> bool {
+        let found = self.starts_with(text);
+        if found {
+            self.at += text.chars().count();
+        }
+        found
+    }
+
+    fn raw(&self, from: usize) -> String {
+        self.chars
+            .get(from..self.at)
+            .unwrap_or_default()
+            .iter()
+            .collect()
+    }
+
+    fn skip_blanks(&mut self) {
+        loop {
+            if self.take("\\\n") {
+                continue;
+            }
+            match self.peek() {
+                Some(' ' | '\t' | '\r') => self.at += 1,
+                Some('#') => {
+                    while self.peek().is_some_and(|c| c != '\n') {
+                        self.at += 1;
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn list(&mut self, end: End) -> Result<(), Unreadable> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(Unreadable::TooDeep);
+        }
+        loop {
+            self.skip_blanks();
+            match self.peek() {
+                None if end == End::Input => break,
+                None => return Err(Unreadable::Bracket),
+                Some(')') if end == End::Paren => {
+                    self.at += 1;
+                    break;
+                }
+                Some(')') => return Err(Unreadable::Bracket),
+                Some('\n') => {
+                    self.at += 1;
+                    self.skip_heredocs()?;
+                }
+                Some(';') if self.peek_at(1) == Some(';') => {
+                    return Err(Unreadable::Construct("`case`"));
+                }
+                Some('&') if self.peek_at(1) == Some('>') => self.simple()?,
+                Some(';' | '|' | '&') => self.at += 1,
+                Some('(') => {
+                    self.at += 1;
+                    self.list(End::Paren)?;
+                }
+                Some(_) => self.simple()?,
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn simple(&mut self) -> Result<(), Unreadable> {
+        let mut command = Simple::default();
+        let mut is_data = false;
+        loop {
+            self.skip_blanks();
+            match self.peek() {
+                None | Some('\n' | ';' | '|' | ')') => break,
+                Some('&') if self.peek_at(1) != Some('>') => break,
+                Some('(') if command.words.is_empty() && !is_data => break,
+                Some('(') => return Err(Unreadable::Construct("a function or an array")),
+                Some('<' | '>' | '&') if !self.is_process_substitution() => {
+                    self.redirect(&mut command)?;
+                }
+                Some(_) => {
+                    let word = self.word()?;
+                    let is_number =
+                        !word.raw.is_empty() && word.raw.chars().all(|c| c.is_ascii_digit());
+                    if is_number && matches!(self.peek(), Some('<' | '>')) {
+                        continue;
+                    }
+                    if is_data || !command.words.is_empty() {
+                        command.words.push(word);
+                        continue;
+                    }
+                    if let Some(name) = assignment(&word) {
+                        if self.peek() == Some('(') {
+                            return Err(Unreadable::Construct("an array"));
+                        }
+                        command.assigned.push(name);
+                        continue;
+                    }
+                    match word.raw.as_str() {
+                        "if" | "then" | "elif" | "else" | "while" | "until" | "do" | "!" | "{"
+                        | "fi" | "done" | "}" | "time" => {}
+                        "for" | "select" => is_data = true,
+                        "case" | "esac" => return Err(Unreadable::Construct("`case`")),
+                        "function" => return Err(Unreadable::Construct("a function")),
+                        "coproc" => return Err(Unreadable::Construct("`coproc`")),
+                        _ => command.words.push(word),
+                    }
+                }
+            }
+        }
+        if is_data {
+            command.words.clear();
+        }
+        if command != Simple::default() {
+            self.commands.push(command);
+        }
+        Ok(())
+    }
+
+    fn is_process_substitution(&self) -> bool {
+        self.starts_with("<(") || self.starts_with(">(")
+    }
+
+    fn redirect(&mut self, command: &mut Simple) -> Result<(), Unreadable> {
+        if self.take("<<<") {
+            self.skip_blanks();
+            self.target()?;
+            return Ok(());
+        }
+        if self.take("<<") {
+            let strips_tabs = self.take("-");
+            self.skip_blanks();
+            let word = self.target()?;
+            let delimiter = word
+                .exact()
+                .ok_or(Unreadable::Construct("a computed end of a here-document"))?;
+            let expands = word.raw == delimiter;
+            self.heredocs.push(Heredoc {
+                delimiter,
+                expands,
+                strips_tabs,
+            });
+            return Ok(());
+        }
+        let mut duplicates = false;
+        let access = if self.take("&>>") || self.take("&>") || self.take("<>") {
+            Access::Write
+        } else if self.take(">&") {
+            duplicates = true;
+            Access::Write
+        } else if self.take("<&") {
+            duplicates = true;
+            Access::Read
+        } else if self.take(">>") || self.take(">|") || self.take(">") {
+            Access::Write
+        } else if self.take("<") {
+            Access::Read
+        } else {
+            return Err(Unreadable::Redirection);
+        };
+        self.skip_blanks();
+        let target = self.target()?;
+        let is_descriptor = |text: &str| {
+            let digits = text.trim_end_matches('-');
+            digits.chars().all(|c| c.is_ascii_digit())
+        };
+        if !(duplicates && is_descriptor(&target.raw)) {
+            command.redirects.push((access, target));
+        }
+        Ok(())
+    }
+
+    fn target(&mut self) -> Result<Word, Unreadable> {
+        match self.peek() {
+            None | Some('\n' | ';' | '|' | '&' | ')' | '(') => Err(Unreadable::Redirection),
+            Some('<' | '>') if !self.is_process_substitution() => Err(Unreadable::Redirection),
+            Some(_) => self.word(),
+        }
+    }
+
+    /// Passes over the here-documents that the line before has announced.
+    fn skip_heredocs(&mut self) -> Result<(), Unreadable> {
+        for heredoc in std::mem::take(&mut self.heredocs) {
+            let mut body = String::new();
+            loop {
+                if self.peek().is_none() {
+                    break;
+                }
+                let from = self.at;
+                while self.peek().is_some_and(|c| c != '\n') {
+                    self.at += 1;
+                }
+                let line = self.raw(from);
+                self.at += usize::from(self.peek().is_some());
+                let bare = if heredoc.strips_tabs {
+                    line.trim_start_matches('\t')
+                } else {
+                    &line
+                };
+                if bare == heredoc.delimiter {
+                    break;
+                }
+                body.push_str(&line);
+                body.push('\n');
+            }
+            if heredoc.expands {
+                let mut inner = Self::new(&body, self.depth)?;
+                inner.expand_only()?;
+                self.commands.append(&mut inner.commands);
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the substitutions in text that is otherwise data.
+    fn expand_only(&mut self) -> Result<(), Unreadable> {
+        let mut pieces = Vec::new();
+        while let Some(c) = self.peek() {
+            match c {
+                '\\' => self.at += 2,
+                '$' => self.dollar(Quoted::Yes, &mut pieces)?,
+                '`' => self.backtick(Quoted::Yes, &mut pieces)?,
+                _ => self.at += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn word(&mut self) -> Result<Word, Unreadable> {
+        let from = self.at;
+        let mut pieces: Vec<Piece> = Vec::new();
+        if self.peek() == Some('~') {
+            self.at += 1;
+            pieces.push(Piece::Unknown);
+        }
+        loop {
+            match self.peek() {
+                None | Some(' ' | '\t' | '\r' | '\n' | ';' | '&' | '|' | ')') => break,
+                Some('<' | '>') if self.at == from && self.is_process_substitution() => {
+                    self.at += 2;
+                    self.list(End::Paren)?;
+                    pieces.push(Piece::Unknown);
+                }
+                Some('<' | '>') => break,
+                Some('(') => {
+                    // `a=(` and `f(`; an extended glob such as `@(a|b)` is not read either.
+                    return Err(Unreadable::Construct("a function or an array"));
+                }
+                Some('\\') => {
+                    self.at += 1;
+                    match self.next() {
+                        Some('\n') => {}
+                        Some(c) => literal(&mut pieces, c),
+                        None => literal(&mut pieces, '\\'),
+                    }
+                }
+                Some('\'') => {
+                    self.at += 1;
+                    literal_text(&mut pieces, "");
+                    loop {
+                        match self.next() {
+                            Some('\'') => break,
+                            Some(c) => literal(&mut pieces, c),
+                            None => return Err(Unreadable::Quote),
+                        }
+                    }
+                }
+                Some('"') => {
+                    self.at += 1;
+                    self.double_quoted(&mut pieces)?;
+                }
+                Some('$') => self.dollar(Quoted::No, &mut pieces)?,
+                Some('`') => self.backtick(Quoted::No, &mut pieces)?,
+                Some('*') => {
+                    self.at += 1;
+                    pieces.push(Piece::Star);
+                }
+                Some('?') => {
+                    self.at += 1;
+                    pieces.push(Piece::Splits);
+                }
+                Some('[') if self.closes_with(']', |_| true) => {
+                    self.at += 1;
+                    pieces.push(Piece::Splits);
+                }
+                Some('{')
+                    if self.closes_with('}', |inside| {
+                        inside.contains(',') || inside.contains("..")
+                    }) =>
+                {
+                    self.at += 1;
+                    pieces.push(Piece::Splits);
+                }
+                Some(c) => {
+                    self.at += 1;
+                    literal(&mut pieces, c);
+                }
+            }
+        }
+        Ok(Word {
+            raw: self.raw(from),
+            pieces,
+        })
+    }
+
+    /// Whether the bracket that begins here ends within the word and has such text inside.
+    fn closes_with(&self, end: char, such: impl FnOnce(&str) -> bool) -> bool {
+        // Not further, or a line of brackets would take the square of its length.
+        const LOOK_AHEAD: usize = 256;
+        let rest = self.chars.get(self.at + 1..).unwrap_or_default();
+        let inside: String = rest
+            .iter()
+            .take(LOOK_AHEAD)
+            .take_while(|c| !c.is_whitespace() && **c != ';')
+            .collect();
+        match inside.rfind(end) {
+            Some(at) => such(inside.get(..at).unwrap_or_default()),
+            None => inside.chars().count() == LOOK_AHEAD,
+        }
+    }
+
+    fn double_quoted(&mut self, pieces: &mut Vec<Piece>) -> Result<(), Unreadable> {
+        literal_text(pieces, "");
+        loop {
+            match self.peek() {
+                None => return Err(Unreadable::Quote),
+                Some('"') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                Some('\\') => {
+                    self.at += 1;
+                    match self.next() {
+                        Some('\n') => {}
+                        Some(c @ ('$' | '`' | '"' | '\\')) => literal(pieces, c),
+                        Some(c) => {
+                            literal(pieces, '\\');
+                            literal(pieces, c);
+                        }
+                        None => return Err(Unreadable::Quote),
+                    }
+                }
+                Some('$') => self.dollar(Quoted::Yes, pieces)?,
+                Some('`') => self.backtick(Quoted::Yes, pieces)?,
+                Some(c) => {
+                    self.at += 1;
+                    literal(pieces, c);
+                }
+            }
+        }
+    }
+
+    fn dollar(&mut self, quoted: Quoted, pieces: &mut Vec<Piece>) -> Result<(), Unreadable> {
+        let computed = match quoted {
+            Quoted::Yes => Piece::Unknown,
+            Quoted::No => Piece::Splits,
+        };
+        self.at += 1;
+        match self.peek() {
+            Some('(') => {
+                if !self.skip_arithmetic() {
+                    self.at += 1;
+                    self.list(End::Paren)?;
+                }
+                pieces.push(computed);
+            }
+            Some('{') => {
+                self.at += 1;
+                self.parameter()?;
+                pieces.push(computed);
+            }
+            Some('\'') if quoted == Quoted::No => {
+                self.at += 1;
+                loop {
+                    match self.next() {
+                        Some('\\') => self.at += 1,
+                        Some('\'') => break,
+                        Some(_) => {}
+                        None => return Err(Unreadable::Quote),
+                    }
+                }
+                // Its escapes are not decoded.
+                pieces.push(Piece::Unknown);
+            }
+            Some('"') if quoted == Quoted::No => {
+                self.at += 1;
+                self.double_quoted(pieces)?;
+            }
+            Some('@' | '*') => {
+                self.at += 1;
+                pieces.push(Piece::Splits);
+            }
+            Some('?' | '!' | '#' | '$' | '-' | '0'..='9') => {
+                self.at += 1;
+                pieces.push(computed);
+            }
+            Some(c) if c == '_' || c.is_ascii_alphabetic() => {
+                while self
+                    .peek()
+                    .is_some_and(|c| c == '_' || c.is_ascii_alphanumeric())
+                {
+                    self.at += 1;
+                }
+                pieces.push(computed);
+            }
+            _ => literal(pieces, '$'),
+        }
+        Ok(())
+    }
+
+    /// Passes over `((…))` after a dollar where it can be nothing but arithmetic.
+    fn skip_arithmetic(&mut self) -> bool {
+        if !self.starts_with("((") {
+            return false;
+        }
+        let mut open = 0_usize;
+        let mut end = self.at + 2;
+        loop {
+            match self.chars.get(end) {
+                Some('(') => open += 1,
+                Some(')') if open > 0 => open -= 1,
+                Some(')') => {
+                    let closed = self.chars.get(end + 1) == Some(&')');
+                    if closed {
+                        self.at = end + 2;
+                    }
+                    return closed;
+                }
+                Some(c) if c.is_ascii_alphanumeric() || "_ \t+-*/%<>=!&|^~?:,$".contains(*c) => {
+                    // A substitution inside is read as such.
+                    if *c == '$' && matches!(self.chars.get(end + 1), Some('(' | '{')) {
+                        return false;
+                    }
+                }
+                _ => return false,
+            }
+            end += 1;
+        }
+    }
+
+    /// The rest of `${…}`.
+    fn parameter(&mut self) -> Result<(), Unreadable> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(Unreadable::TooDeep);
+        }
+        let mut pieces = Vec::new();
+        loop {
+            match self.peek() {
+                None => return Err(Unreadable::Bracket),
+                Some('}') => {
+                    self.at += 1;
+                    self.depth -= 1;
+                    return Ok(());
+                }
+                Some('\\') => self.at += 2,
+                Some('\'') => {
+                    // Inside double quotes it would be an ordinary character; then the closing
+                    // bracket is found too early or not at all, which is an error or asks.
+                    self.at += 1;
+                    while self.next().ok_or(Unreadable::Quote)? != '\'' {}
+                }
+                Some('"') => {
+                    self.at += 1;
+                    self.double_quoted(&mut pieces)?;
+                }
+                Some('$') => self.dollar(Quoted::Yes, &mut pieces)?,
+                Some('`') => self.backtick(Quoted::Yes, &mut pieces)?,
+                Some(_) => self.at += 1,
+            }
+        }
+    }
+
+    fn backtick(&mut self, quoted: Quoted, pieces: &mut Vec<Piece>) -> Result<(), Unreadable> {
+        self.at += 1;
+        let mut inside = String::new();
+        loop {
+            match self.next() {
+                None => return Err(Unreadable::Quote),
+                Some('`') => break,
+                Some('\\') => match self.next() {
+                    Some(c @ ('`' | '\\' | '$')) => inside.push(c),
+                    Some(c) => {
+                        inside.push('\\');
+                        inside.push(c);
+                    }
+                    None => return Err(Unreadable::Quote),
+                },
+                Some(c) => inside.push(c),
+            }
+        }
+        self.commands.append(&mut read_nested(&inside, self.depth)?);
+        pieces.push(match quoted {
+            Quoted::Yes => Piece::Unknown,
+            Quoted::No => Piece::Splits,
+        });
+        Ok(())
+    }
+}
+
+/// The words of a pattern: read as a command's, and there may be nothing else.
+pub(super) fn pattern_words(text: &str) -> Result<Vec<Word>, Unreadable> {
+    let mut reader = Reader::new(text, 0)?;
+    let mut words = Vec::new();
+    loop {
+        reader.skip_blanks();
+        match reader.peek() {
+            None => return Ok(words),
+            Some('\n' | ';' | '|' | '&' | '<' | '>' | '(' | ')') => {
+                return Err(Unreadable::Construct("an operator"));
+            }
+            Some(_) => words.push(reader.word()?),
+        }
+    }
+}
+
+/// The name in `NAME=value`.
+fn assignment(word: &Word) -> Option<String> {
+    let Some(Piece::Literal(text)) = word.pieces.first() else {
+        return None;
+    };
+    let (name, _) = text.split_once('=')?;
+    let name = name.strip_suffix('+').unwrap_or(name);
+    let mut chars = name.chars();
+    let first = chars.next()?;
+    let valid = (first == '_' || first.is_ascii_alphabetic())
+        && chars.all(|c| c == '_' || c.is_ascii_alphanumeric());
+    // `'X'=1` is a command of that name.
+    (valid && word.raw.starts_with(name)).then(|| name.to_owned())
+}
+
+fn literal(pieces: &mut Vec<Piece>, c: char) {
+    literal_text(pieces, c.encode_utf8(&mut [0; 4]));
+}
+
+/// Adds text; also an empty one, so that `''` is a word.
+fn literal_text(pieces: &mut Vec<Piece>, text: &str) {
+    match pieces.last_mut() {
+        Some(Piece::Literal(last)) => last.push_str(text),
+        _ => pieces.push(Piece::Literal(text.to_owned())),
+    }
+}
+
+/// A word as a shell line would have it, to mean exactly this text.
+pub fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
+    if !text.is_empty() && text != "..." && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commands(line: &str) -> Vec<String> {
+        let shown = |word: &Word| word.exact().unwrap_or_else(|| format!("<{}>", word.raw));
+        read(line)
+            .unwrap()
+            .iter()
+            .map(|command| {
+                command
+                    .words
+                    .iter()
+                    .map(shown)
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            })
+            .collect()
+    }
+
+    #[test]
+    fn lines_are_read_into_their_commands() {
+        for (line, want) in [
+            ("", vec![]),
+            ("ls -l", vec!["ls -l"]),
+            (r#"g"i"t 'pu'sh \-f"#, vec!["git push -f"]),
+            ("a | b && c || d; e & f", vec!["a", "b", "c", "d", "e", "f"]),
+            ("a |& b\nc", vec!["a", "b", "c"]),
+            ("(a; b) && { c; }", vec!["a", "b", "c"]),
+            (
+                "echo $(rm x) `rm y`",
+                vec!["rm x", "rm y", "echo <$(rm x)> <`rm y`>"],
+            ),
+            (
+                r#"echo "$(rm "a b")""#,
+                vec!["rm a b", r#"echo <"$(rm "a b")">"#],
+            ),
+            ("echo $((1 + 2 * (x)))", vec!["echo <$((1 + 2 * (x)))>"]),
+            (
+                "echo $((rm x); (rm y))",
+                vec!["rm x", "rm y", "echo <$((rm x); (rm y))>"],
+            ),
+            ("echo ${x:-$(rm y)}", vec!["rm y", "echo <${x:-$(rm y)}>"]),
+            ("diff <(a) <(b)", vec!["a", "b", "diff <<(a)> <<(b)>"]),
+            ("if a; then b; else c; fi", vec!["a", "b", "c"]),
+            ("for x in 1 2; do rm $x; done", vec!["rm <$x>"]),
+            ("while ! a; do b; done", vec!["a", "b"]),
+            ("X=1 Y='a b' env Z=2 cmd", vec!["env Z=2 cmd"]),
+            ("echo hi > out 2>&1 # rm -rf /", vec!["echo hi"]),
+            (
+                "cat <<EOF\n$(rm x)\nrm y\nEOF\nls",
+                vec!["cat", "rm x", "ls"],
+            ),
+            ("cat <<'EOF'\n$(rm x)\nEOF\nls", vec!["cat", "ls"]),
+            ("cat <<-E; b\n\tx\n\tE\nc", vec!["cat", "b", "c"]),
+            ("a \\\n b", vec!["a b"]),
+            ("echo a#b", vec!["echo a#b"]),
+            ("[ -f x ] && a", vec!["[ -f x ]", "a"]),
+            ("echo '' \"\"", vec!["echo  "]),
+            (
+                "ls *.rs {a,b} x{} [ab]",
+                vec!["ls <*.rs> <{a,b}> x{} <[ab]>"],
+            ),
+            ("echo $'a\\'b' $", vec!["echo <$'a\\'b'> $"]),
+            ("2>err cmd", vec!["cmd"]),
+        ] {
+            assert_eq!(commands(line), want, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_read_is_an_error() {
+        for (line, want) in [
+            ("echo 'a", Unreadable::Quote),
+            ("echo \"a", Unreadable::Quote),
+            ("echo `a", Unreadable::Quote),
+            ("echo $(a", Unreadable::Bracket),
+            ("(a", Unreadable::Bracket),
+            ("a)", Unreadable::Bracket),
+            ("echo ${a", Unreadable::Bracket),
+            ("a >", Unreadable::Redirection),
+            ("a > ;", Unreadable::Redirection),
+            ("case x in y) z;; esac", Unreadable::Construct("`case`")),
+            (
+                "f() { rm x; }",
+                Unreadable::Construct("a function or an array"),
+            ),
+            ("function f { rm x; }", Unreadable::Construct("a function")),
+            ("a=(1 2)", Unreadable::Construct("a function or an array")),
+            ("a\0b", Unreadable::Construct("a zero byte")),
+        ] {
+            assert_eq!(read(line), Err(want), "{line}");
+        }
+        assert_eq!(read(&"(".repeat(100)), Err(Unreadable::TooDeep));
+        assert_eq!(read(&"x".repeat(MAX_LINE + 1)), Err(Unreadable::TooLong));
+    }
+
+    #[test]
+    fn redirections_name_their_targets() {
+        let command = &read("a <in >out 2>>log &>both 3<>rw >&file 2>&1 <&-").unwrap()[0];
+        let targets: Vec<(Access, &str)> = command
+            .redirects
+            .iter()
+            .map(|(access, word)| (*access, word.raw.as_str()))
+            .collect();
+        assert_eq!(
+            targets,
+            [
+                (Access::Read, "in"),
+                (Access::Write, "out"),
+                (Access::Write, "log"),
+                (Access::Write, "both"),
+                (Access::Write, "rw"),
+                (Access::Write, "file"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_quoted_word_is_read_back() {
+        for text in ["a", "", "a b", "it's", "*", "$x", "...", "a\nb", "`x`", "~"] {
+            let line = format!("echo {}", quoted(text));
+            let words = &read(&line).unwrap()[0].words;
+            assert_eq!(words[1].exact().as_deref(), Some(text), "{line}");
+        }
+    }
+}

@@ -1,0 +1,530 @@
+//! Commands that run other commands: `env`, `sudo`, `sh -c`, `xargs`, `find -exec` and the like.
+//!
+//! What they run is read too, so that `timeout 5 sudo sh -c 'rm -rf x'` is also `rm -rf x`. A
+//! wrapper that only passes on needs no leave of its own; one that also does something (`sudo`,
+//! `find`) does. What it runs and cannot be known from the line could be anything.
+
+use super::words::{Access, Piece, Simple, Unreadable, Word, read_nested};
+
+/// How deep wrappers may be nested.
+const MAX_DEPTH: usize = 8;
+
+/// The most commands of one line.
+const MAX_PARTS: usize = 1024;
+
+/// One command of a line, as the rules see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) words: Vec<Word>,
+    pub(super) redirects: Vec<(Access, Word)>,
+    pub(super) kind: Kind,
+    /// A variable or alias that can change what the words mean, set in the same line.
+    pub(super) altered_by: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It does something of its own.
+    Command,
+    /// It only runs another part.
+    Wrapper,
+}
+
+impl Part {
+    /// A command that is not known.
+    pub(super) fn unknown() -> Self {
+        Self {
+            words: vec![Word::anything()],
+            redirects: Vec::new(),
+            kind: Kind::Command,
+            altered_by: None,
+        }
+    }
+
+    /// The command as it is written.
+    pub(super) fn text(&self) -> String {
+        let words: Vec<&str> = self.words.iter().map(|word| word.raw.as_str()).collect();
+        words.join(" ")
+    }
+}
+
+/// Everything that a line would run.
+pub(super) fn parts(line: &str) -> Result<Vec<Part>, Unreadable> {
+    let mut found = Found::default();
+    found.script(line, 0)?;
+    Ok(found.parts)
+}
+
+#[derive(Default)]
+struct Found {
+    parts: Vec<Part>,
+    /// Set by a command before, for all that follow.
+    altered_by: Option<String>,
+}
+
+impl Found {
+    fn script(&mut self, line: &str, depth: usize) -> Result<(), Unreadable> {
+        for command in read_nested(line, depth)? {
+            self.simple(command, depth)?;
+        }
+        Ok(())
+    }
+
+    fn simple(&mut self, command: Simple, depth: usize) -> Result<(), Unreadable> {
+        let altering = command.assigned.iter().find(|name| alters(name)).cloned();
+        if command.words.is_empty() {
+            self.altered_by = self.altered_by.take().or(altering);
+            if !command.redirects.is_empty() {
+                self.push(command.words, command.redirects, Kind::Command, None)?;
+            }
+            return Ok(());
+        }
+        self.words(command.words, command.redirects, altering, depth)
+    }
+
+    fn push(
+        &mut self,
+        words: Vec<Word>,
+        redirects: Vec<(Access, Word)>,
+        kind: Kind,
+        altered_by: Option<String>,
+    ) -> Result<(), Unreadable> {
+        if self.parts.len() >= MAX_PARTS {
+            return Err(Unreadable::TooLong);
+        }
+        self.parts.push(Part {
+            words,
+            redirects,
+            kind,
+            altered_by: altered_by.or_else(|| self.altered_by.clone()),
+        });
+        Ok(())
+    }
+
+    fn words(
+        &mut self,
+        words: Vec<Word>,
+        redirects: Vec<(Access, Word)>,
+        mut altered_by: Option<String>,
+        depth: usize,
+    ) -> Result<(), Unreadable> {
+        if depth > MAX_DEPTH {
+            return Err(Unreadable::TooDeep);
+        }
+        let name = words.first().and_then(Word::exact).unwrap_or_default();
+        let name = name.rsplit('/').next().unwrap_or_default();
+        let rest = words.get(1..).unwrap_or_default();
+        let (kind, runs) = inner(name, rest);
+        if let Runs::Words { altering, .. } = &runs {
+            altered_by = altered_by.or_else(|| altering.clone());
+        }
+        let alias = matches!(
+            name,
+            "export" | "declare" | "typeset" | "readonly" | "local"
+        )
+        .then(|| {
+            let names = rest
+                .iter()
+                .filter_map(|word| Some(word.prefix().split_once('=')?.0.to_owned()));
+            names.into_iter().find(|name| alters(name))
+        })
+        .flatten()
+        .or_else(|| (name == "alias" && !rest.is_empty()).then(|| "alias".to_owned()));
+        self.push(words.clone(), redirects, kind, altered_by.clone())?;
+        if self.altered_by.is_none() {
+            self.altered_by = alias;
+        }
+        match runs {
+            Runs::Nothing => Ok(()),
+            Runs::Unknown => {
+                let Part { words, .. } = Part::unknown();
+                self.push(words, Vec::new(), Kind::Command, altered_by)
+            }
+            Runs::Script(text) => self.script(&text, depth + 1),
+            Runs::Words { words, .. } if words.is_empty() => Ok(()),
+            Runs::Words { words, .. } => self.words(words, Vec::new(), altered_by, depth + 1),
+            Runs::Several(commands) => {
+                for words in commands {
+                    self.words(words, Vec::new(), altered_by.clone(), depth + 1)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What a command runs beside itself.
+enum Runs {
+    Nothing,
+    /// Something that the line does not tell.
+    Unknown,
+    Script(String),
+    Words {
+        words: Vec<Word>,
+        altering: Option<String>,
+    },
+    Several(Vec<Vec<Word>>),
+}
+
+fn plain(words: &[Word]) -> Runs {
+    Runs::Words {
+        words: words.to_vec(),
+        altering: None,
+    }
+}
+
+fn inner(name: &str, rest: &[Word]) -> (Kind, Runs) {
+    match name {
+        "env" => (Kind::Wrapper, env(rest)),
+        "sudo" | "doas" => {
+            let takes = "-u -g -h -p -C -c -r -t -T -D -R -U --user --group --host --prompt --chdir --chroot --role --type";
+            (Kind::Command, assigned(after_options(rest, takes, 0)))
+        }
+        "su" | "runuser" => (Kind::Command, script_option(rest, &["-c", "--command"])),
+        "timeout" => (
+            Kind::Wrapper,
+            found(after_options(rest, "-k -s --kill-after --signal", 1)),
+        ),
+        "nice" => (
+            Kind::Wrapper,
+            found(after_options(rest, "-n --adjustment", 0)),
+        ),
+        "ionice" => (
+            Kind::Wrapper,
+            found(after_options(rest, "-c -n -p -P -u --class --classdata", 0)),
+        ),
+        "chrt" | "taskset" | "chroot" => (Kind::Command, found(after_options(rest, "", 1))),
+        "nohup" | "setsid" | "command" | "builtin" | "busybox" | "toybox" => {
+            (Kind::Wrapper, found(after_options(rest, "", 0)))
+        }
+        "exec" => (Kind::Wrapper, found(after_options(rest, "-a", 0))),
+        "time" => (
+            Kind::Wrapper,
+            found(after_options(rest, "-f -o --format --output", 0)),
+        ),
+        "stdbuf" => (
+            Kind::Wrapper,
+            found(after_options(rest, "-i -o -e --input --output --error", 0)),
+        ),
+        "strace" | "ltrace" => (
+            Kind::Command,
+            found(after_options(
+                rest,
+                "-e -o -p -s -S -u -E -a -b -I -O -P -U -X",
+                0,
+            )),
+        ),
+        "unshare" | "setpriv" | "systemd-run" | "bwrap" | "firejail" | "nsenter" | "flock" => {
+            (Kind::Command, Runs::Unknown)
+        }
+        "xargs" => (Kind::Wrapper, xargs(rest)),
+        "parallel" | "watch" => (Kind::Command, Runs::Unknown),
+        "find" | "fd" | "fdfind" => (Kind::Command, find(rest)),
+        "eval" => (Kind::Wrapper, eval(rest)),
+        "sh" | "bash" | "dash" | "zsh" | "ksh" | "ash" | "mksh" | "fish" => {
+            (Kind::Wrapper, shell(rest))
+        }
+        _ => (Kind::Command, Runs::Nothing),
+    }
+}
+
+/// What follows the options and so many operands; `None` when a word on the way is computed.
+fn after_options<'a>(words: &'a [Word], takes_value: &str, operands: usize) -> Option<&'a [Word]> {
+    let mut at = 0;
+    let mut operands = operands;
+    while let Some(word) = words.get(at) {
+        let text = word.exact()?;
+        if text == "--" {
+            return words.get(at + 1 + operands..).or(Some(&[]));
+        }
+        if text.starts_with('-') && text.len() > 1 {
+            let takes = takes_value.split(' ').any(|option| option == text);
+            at += if takes { 2 } else { 1 };
+        } else if operands > 0 {
+            operands -= 1;
+            at += 1;
+        } else {
+            return words.get(at..);
+        }
+    }
+    Some(&[])
+}
+
+fn found(words: Option<&[Word]>) -> Runs {
+    words.map_or(Runs::Unknown, plain)
+}
+
+/// Passes over `NAME=value` words.
+fn assigned(words: Option<&[Word]>) -> Runs {
+    let Some(words) = words else {
+        return Runs::Unknown;
+    };
+    let is_assignment = |word: &&Word| {
+        let name = word.prefix().split_once('=').map(|(name, _)| name);
+        name.is_some_and(|name| !name.is_empty() && !name.contains('/'))
+    };
+    let names = words.iter().take_while(is_assignment);
+    let altering = names
+        .clone()
+        .filter_map(|word| word.prefix().split_once('='))
+        .map(|(name, _)| name.to_owned())
+        .find(|name| alters(name));
+    Runs::Words {
+        words: words.get(names.count()..).unwrap_or_default().to_vec(),
+        altering,
+    }
+}
+
+fn env(rest: &[Word]) -> Runs {
+    let splits = |word: &Word| {
+        let text = word.prefix();
+        text.starts_with("-S") || text.starts_with("--split-string") || text.starts_with("-vS")
+    };
+    if rest
+        .iter()
+        .take_while(|word| word.prefix().starts_with('-'))
+        .any(splits)
+    {
+        return Runs::Unknown;
+    }
+    // A lone dash is `-i`.
+    let rest: Vec<Word> = rest
+        .iter()
+        .filter(|word| word.raw != "-")
+        .cloned()
+        .collect();
+    assigned(after_options(&rest, "-u -C --unset --chdir", 0))
+}
+
+fn xargs(rest: &[Word]) -> Runs {
+    let takes = "-a -d -E -I -L -n -P -s --arg-file --delimiter --eof --replace --max-lines --max-args --max-procs --max-chars";
+    let Some(words) = after_options(rest, takes, 0) else {
+        return Runs::Unknown;
+    };
+    if words.is_empty() {
+        return Runs::Nothing;
+    }
+    let given = words.first().is_some_and(|word| word.raw.contains("{}"));
+    let mut words = computed(words, "{}");
+    if given {
+        return Runs::Unknown;
+    }
+    words.push(Word::anything());
+    plain(&words)
+}
+
+fn find(rest: &[Word]) -> Runs {
+    let mut commands = Vec::new();
+    let mut at = 0;
+    while let Some(word) = rest.get(at) {
+        at += 1;
+        let Some(text) = word.exact() else {
+            if word.prefix().starts_with('-') {
+                return Runs::Unknown;
+            }
+            continue;
+        };
+        let runs = matches!(
+            text.as_str(),
+            "-exec" | "-execdir" | "-ok" | "-okdir" | "-x" | "-X" | "--exec" | "--exec-batch"
+        );
+        if runs {
+            let command: Vec<Word> = rest
+                .iter()
+                .skip(at)
+                .take_while(|word| !matches!(word.exact().as_deref(), Some(";" | "+")))
+                .cloned()
+                .collect();
+            at += command.len();
+            commands.push(computed(&command, "{}"));
+        }
+    }
+    Runs::Several(commands)
+}
+
+/// The words, with those that hold the mark as computed ones.
+fn computed(words: &[Word], mark: &str) -> Vec<Word> {
+    let replaced = |word: &Word| match word.raw.contains(mark) {
+        true => Word {
+            raw: word.raw.clone(),
+            ..Word::any_one()
+        },
+        false => word.clone(),
+    };
+    words.iter().map(replaced).collect()
+}
+
+fn eval(rest: &[Word]) -> Runs {
+    let texts: Option<Vec<String>> = rest.iter().map(Word::exact).collect();
+    texts.map_or(Runs::Unknown, |texts| Runs::Script(texts.join(" ")))
+}
+
+fn shell(rest: &[Word]) -> Runs {
+    let mut at = 0;
+    while let Some(word) = rest.get(at) {
+        let Some(text) = word.exact() else {
+            return Runs::Unknown;
+        };
+        at += 1;
+        match text.as_str() {
+            "--" | "-" | "-s" => return Runs::Unknown,
+            "--version" | "--help" => return Runs::Nothing,
+            "-o" | "+o" | "-O" | "+O" | "--rcfile" | "--init-file" => at += 1,
+            option if option.starts_with("--") => {}
+            option if option.starts_with('-') || option.starts_with('+') => {
+                if option.contains('c') && option.starts_with('-') {
+                    // Options may stand between `-c` and its script.
+                    let script = rest
+                        .iter()
+                        .skip(at)
+                        .find(|word| !word.prefix().starts_with('-'));
+                    return match script.map(Word::exact) {
+                        Some(Some(script)) => Runs::Script(script),
+                        _ => Runs::Unknown,
+                    };
+                }
+            }
+            // A file with a script: what is in it is not known, but which one is.
+            _ => return Runs::Nothing,
+        }
+    }
+    // It runs what it reads.
+    Runs::Unknown
+}
+
+fn script_option(rest: &[Word], options: &[&str]) -> Runs {
+    let Some(at) = rest
+        .iter()
+        .position(|word| options.contains(&word.raw.as_str()))
+    else {
+        return Runs::Unknown;
+    };
+    match rest.get(at + 1).map(Word::exact) {
+        Some(Some(script)) => Runs::Script(script),
+        _ => Runs::Unknown,
+    }
+}
+
+/// Whether a variable can change which program a word means, or what it does.
+fn alters(name: &str) -> bool {
+    matches!(
+        name,
+        "PATH"
+            | "IFS"
+            | "ENV"
+            | "BASH_ENV"
+            | "SHELLOPTS"
+            | "BASHOPTS"
+            | "PS4"
+            | "CDPATH"
+            | "PROMPT_COMMAND"
+            | "EDITOR"
+            | "VISUAL"
+            | "PAGER"
+            | "SHELL"
+            | "PERL5LIB"
+            | "PERL5OPT"
+            | "RUBYOPT"
+            | "RUBYLIB"
+            | "NODE_OPTIONS"
+            | "NODE_PATH"
+            | "RUSTC_WRAPPER"
+            | "RUSTC"
+            | "CARGO"
+            | "JAVA_TOOL_OPTIONS"
+    ) || ["LD_", "DYLD_", "GIT_", "PYTHON", "BASH_FUNC", "CARGO_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+impl Part {
+    /// Whether every word is known.
+    pub(super) fn is_exact(&self) -> bool {
+        self.words.iter().all(|word| {
+            word.pieces
+                .iter()
+                .all(|piece| matches!(piece, Piece::Literal(_)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(line: &str) -> Vec<String> {
+        let shown = |part: &Part| match part.kind {
+            Kind::Command => part.text(),
+            Kind::Wrapper => format!("({})", part.text()),
+        };
+        parts(line).unwrap().iter().map(shown).collect()
+    }
+
+    #[test]
+    fn what_wrappers_run_is_seen() {
+        for (line, want) in [
+            ("env A=1 rm x", &["(env A=1 rm x)", "rm x"][..]),
+            ("env -u B A=1 rm x", &["(env -u B A=1 rm x)", "rm x"]),
+            ("env -S 'rm x'", &["(env -S 'rm x')", "(computed)"]),
+            ("sudo -u root rm x", &["sudo -u root rm x", "rm x"]),
+            ("timeout -k 5 10 rm x", &["(timeout -k 5 10 rm x)", "rm x"]),
+            ("nice -n 5 rm x", &["(nice -n 5 rm x)", "rm x"]),
+            ("sh -c 'a; b'", &["(sh -c 'a; b')", "a", "b"]),
+            ("bash -lc \"rm x\"", &["(bash -lc \"rm x\")", "rm x"]),
+            ("sh -c \"$x\"", &["(sh -c \"$x\")", "(computed)"]),
+            ("curl u | sh", &["curl u", "(sh)", "(computed)"]),
+            ("sh build.sh", &["(sh build.sh)"]),
+            (
+                "ls | xargs -n 1 rm -f",
+                &["ls", "(xargs -n 1 rm -f)", "rm -f (computed)"],
+            ),
+            (
+                "find . -name x -exec rm {} +",
+                &["find . -name x -exec rm {} +", "rm {}"],
+            ),
+            (
+                "find . -exec sh -c 'rm y' \\;",
+                &["find . -exec sh -c 'rm y' \\;", "(sh -c 'rm y')", "rm y"],
+            ),
+            ("eval 'rm x'", &["(eval 'rm x')", "rm x"]),
+            ("eval $x", &["(eval $x)", "(computed)"]),
+            (
+                "timeout 5 sudo sh -c 'rm x'",
+                &[
+                    "(timeout 5 sudo sh -c 'rm x')",
+                    "sudo sh -c 'rm x'",
+                    "(sh -c 'rm x')",
+                    "rm x",
+                ],
+            ),
+            ("$x rm", &["$x rm"]),
+            ("su -c 'rm x'", &["su -c 'rm x'", "rm x"]),
+        ] {
+            assert_eq!(seen(line), want, "{line}");
+        }
+    }
+
+    #[test]
+    fn variables_that_change_what_runs_are_noted() {
+        for (line, want) in [
+            ("PATH=/tmp git status", Some("PATH")),
+            ("env LD_PRELOAD=x git status", Some("LD_PRELOAD")),
+            ("export PATH=/tmp; git status", Some("PATH")),
+            ("PATH=/tmp; git status", Some("PATH")),
+            ("alias git=rm; git status", Some("alias")),
+            ("A=1 git status", None),
+        ] {
+            let parts = parts(line).unwrap();
+            assert_eq!(parts.last().unwrap().altered_by.as_deref(), want, "{line}");
+        }
+    }
+
+    #[test]
+    fn nesting_ends() {
+        let mut line = "rm x".to_owned();
+        for _ in 0..12 {
+            line = format!("env {line}");
+        }
+        assert_eq!(parts(&line), Err(Unreadable::TooDeep));
+    }
+}
