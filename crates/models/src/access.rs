@@ -1,0 +1,52 @@
+//! What the daemon brings to the gateway.
+
+use std::sync::Arc;
+
+use rust_decimal::Decimal;
+
+use crate::proto::provider::Providers;
+use crate::proto::usage::Usage;
+
+/// Who calls: the owner of a per-instance key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The agent's instance.
+    pub instance: String,
+    /// The agent's name.
+    pub agent: String,
+    /// The session that it serves.
+    pub session: u64,
+    /// The model of a call that names none.
+    pub model: Option<String>,
+    /// Models to go on with, in order, when the one asked for can't be had.
+    pub fallback: Vec<String>,
+}
+
+/// What one call used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallRecord {
+    /// The provider's name.
+    pub provider: String,
+    /// The provider's name of the model.
+    pub model: String,
+    /// The tokens.
+    pub usage: Usage,
+    /// What they cost.
+    pub cost: Decimal,
+}
+
+/// Keys, budgets and books, which the daemon has.
+pub trait Access: Send + Sync + 'static {
+    /// The owner of a key; `None` for a key that is unknown or whose instance has ended.
+    fn caller(&self, key: &str) -> Option<Caller>;
+
+    /// The providers as they are configured now.
+    fn providers(&self) -> Arc<Providers>;
+
+    /// Whether another call may be made; a refusal is a sentence that the person will read.
+    fn admit(&self, caller: &Caller) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Books what a call used. Called once for each call that reached a provider's model, before
+    /// the caller sees the end of the answer, and also when the caller went away.
+    fn record(&self, caller: Caller, call: CallRecord) -> impl Future<Output = ()> + Send;
+}
