@@ -341,6 +341,11 @@ export interface RequestOptions {
   signal?: AbortSignal
 }
 
+export interface SendOptions extends RequestOptions {
+  /** Names the message over reloads: sent again under the same key it is the same message. */
+  clientKey?: string;
+}
+
 /** A terminal on a worker. It ends with its connection; `attachShell` brings it back. */
 export interface Terminal {
   readonly worker: string
@@ -401,7 +406,7 @@ export interface Channel {
   /** Sends a message exactly once, over reconnects as well. */
   send(
     message: { session: number; content: string; mode: 'queue' | 'steer' },
-    options?: RequestOptions,
+    options?: SendOptions,
   ): Promise<{ message_id: number; queued: boolean }>
 
   /**
