@@ -5,7 +5,7 @@ use std::io;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{Sink, Stream};
-use quintet_framing::ws::{WsFrameReader, WsFrameWriter};
+use quintet_framing::ws::{self, Refusal, WsFrameReader, WsFrameWriter};
 use quintet_framing::{FrameError, FrameReader, FrameWriter, ReadError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -82,6 +82,33 @@ impl Connection {
             sink: Box::new(sink),
         }
     }
+}
+
+/// Answers a WebSocket handshake. With a token, only who knows it comes in.
+pub async fn accept_websocket<S>(socket: S, token: Option<&str>) -> io::Result<Connection>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let socket = ws::accept(socket, crate::replica::ws_limits(), |request| {
+        let given = request.headers().get("authorization");
+        let given = given.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        match token {
+            Some(token) if !given.is_some_and(|given| same_secret(given, token)) => Err(Refusal {
+                status: 401,
+                reason: "the token is missing or wrong".to_owned(),
+            }),
+            _ => Ok(None),
+        }
+    })
+    .await
+    .map_err(io::Error::other)?;
+    let (source, sink) = ws::frames(socket, FORMAT);
+    Ok(Connection::new(source, sink))
+}
+
+/// Compares without telling by its time how much was right.
+fn same_secret(a: &str, b: &str) -> bool {
+    blake3::hash(a.as_bytes()) == blake3::hash(b.as_bytes())
 }
 
 #[async_trait]

@@ -9,6 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use harness::{Host, LONG, Mirror, noise, temporary_files, tree};
 use quintet_workspace::history::{LogQuery, PrunePolicy};
+use quintet_workspace::master::UndoRange;
 use quintet_workspace::proto::{ChangeKind, WorkspacePath};
 
 fn path(text: &str) -> WorkspacePath {
@@ -253,4 +254,100 @@ async fn everything_survives_a_restart_of_either_side() {
         (status.files, status.replicas.len(), status.failure),
         (3, 1, None)
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_author_did_in_a_range_is_taken_back_and_no_more() {
+    let host = Host::new().await;
+    let (dir, workspace) = (host.dir(), &host.workspace);
+    for name in ["changed", "removed", "touched-later"] {
+        fs::write(dir.join(name), "before").unwrap();
+    }
+    let one = host.mirror("one").await;
+    let after = one.agree().await;
+    fs::write(one.dir.join("changed"), "by the command").unwrap();
+    fs::remove_file(one.dir.join("removed")).unwrap();
+    fs::create_dir(one.dir.join("made")).unwrap();
+    fs::write(one.dir.join("made/file"), noise("made", 70_000)).unwrap();
+    fs::write(one.dir.join("touched-later"), "by the command").unwrap();
+    let through = one
+        .replica
+        .write_back_and_wait(LONG)
+        .await
+        .unwrap()
+        .sequence;
+    fs::write(dir.join("mine"), "by a person").unwrap();
+    fs::write(dir.join("touched-later"), "by a person").unwrap();
+    let range = UndoRange {
+        after,
+        through: workspace.flush().await.unwrap(),
+        author: Some("one".into()),
+        dry_run: true,
+    };
+    let preview = workspace
+        .undo(UndoRange {
+            through,
+            ..range.clone()
+        })
+        .await
+        .unwrap();
+    assert_eq!(preview.changes.len(), 4, "{preview:?}");
+    assert_eq!(preview.skipped.len(), 1);
+    assert!(dir.join("made/file").exists());
+    let done = workspace
+        .undo(UndoRange {
+            through,
+            dry_run: false,
+            ..range
+        })
+        .await
+        .unwrap();
+    assert_eq!(done.changes, preview.changes);
+    let now = tree(&dir);
+    assert_eq!(
+        now.keys().map(String::as_str).collect::<Vec<_>>(),
+        ["changed", "mine", "removed", "touched-later"]
+    );
+    assert_eq!(fs::read_to_string(dir.join("changed")).unwrap(), "before");
+    assert_eq!(
+        fs::read_to_string(dir.join("touched-later")).unwrap(),
+        "by a person",
+        "what came later stays"
+    );
+    one.agree().await;
+    assert_eq!(tree(&one.dir), now);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renamed_file_that_is_refused_keeps_its_bytes() {
+    let host = Host::new().await;
+    let bytes = noise("moved", 200_000);
+    fs::write(host.dir().join("from"), &bytes).unwrap();
+    let one = host.mirror("one").await;
+    one.agree().await;
+    one.stop().await;
+    let mine = host.home.path().join("one");
+    fs::rename(mine.join("from"), mine.join("to")).unwrap();
+    fs::write(host.dir().join("from"), "changed meanwhile").unwrap();
+    fs::write(host.dir().join("to"), "taken meanwhile").unwrap();
+    host.workspace.flush().await.unwrap();
+    // The master forgets the content that the replica moved.
+    host.workspace
+        .prune(PrunePolicy {
+            larger_than: Some(0),
+            ..PrunePolicy::default()
+        })
+        .await
+        .unwrap();
+    host.workspace.gc().await.unwrap();
+    let one = Mirror::start(host.home.path(), "one").await;
+    one.agree().await;
+    assert_eq!(tree(&host.dir()), tree(&mine));
+    let mut kept = Vec::new();
+    for conflict in one.replica.conflicts().await.unwrap() {
+        if conflict.node.is_some() {
+            kept.push(one.replica.conflict_content(conflict.id).await.unwrap());
+        }
+    }
+    assert!(kept.contains(&bytes), "the moved bytes are kept");
 }

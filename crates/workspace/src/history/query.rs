@@ -41,6 +41,8 @@ pub struct LogQuery {
     pub after: u64,
     /// Only up to this sequence.
     pub through: Option<u64>,
+    /// Only by this author.
+    pub author: Option<String>,
     /// At most so many, the newest ones.
     pub limit: Option<u32>,
 }
@@ -117,7 +119,7 @@ impl HistoryReader {
                  AND older.sequence < versions.sequence ORDER BY older.sequence DESC LIMIT 1) \
                  FROM versions WHERE sequence > ?1 AND sequence <= ?2 \
                  AND (?3 IS NULL OR path = ?3 OR (path >= ?4 AND path < ?5)) \
-                 ORDER BY sequence DESC LIMIT ?6"
+                 AND (?7 IS NULL OR author = ?7) ORDER BY sequence DESC LIMIT ?6"
             ))?;
             let rows = select.query_map(
                 params![
@@ -127,6 +129,7 @@ impl HistoryReader {
                     range.as_ref().map(|range| range.start.as_str()),
                     range.as_ref().map(|range| range.end.as_str()),
                     query.limit.map_or(-1, i64::from),
+                    query.author,
                 ],
                 log_entry,
             )?;
@@ -242,12 +245,19 @@ impl HistoryReader {
         self.read(|db| small::has(db, hash))
     }
 
-    /// Whether this history refers to a content: one of another workspace is
-    /// not given out by it.
-    pub fn refers_to(&self, hash: &ContentHash) -> Result<bool, HistoryError> {
+    /// Versions that refer to a content, as `PATH@SEQUENCE`, newest first.
+    pub fn versions_with(
+        &self,
+        hash: &ContentHash,
+        limit: u32,
+    ) -> Result<Vec<String>, HistoryError> {
         self.read(|db| {
-            db.prepare_cached("SELECT 1 FROM versions WHERE hash = ?1 LIMIT 1")?
-                .exists([hash])
+            let mut select = db.prepare_cached(
+                "SELECT path || '@' || sequence FROM versions WHERE hash = ?1 \
+                 ORDER BY sequence DESC LIMIT ?2",
+            )?;
+            let rows = select.query_map(params![hash, limit], |row| row.get(0))?;
+            rows.collect()
         })
     }
 

@@ -10,7 +10,7 @@ mod ops;
 mod serve;
 mod workspace;
 
-pub use ops::{DiffEntry, ForkReport, RestoreReport, VerifyReport};
+pub use ops::{DiffEntry, ForkReport, RestoreReport, UndoRange, UndoReport, VerifyReport};
 pub use serve::ServeError;
 pub(crate) use workspace::lock_state;
 pub use workspace::{

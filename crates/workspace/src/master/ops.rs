@@ -38,6 +38,30 @@ pub struct RestoreReport {
     pub sequence: u64,
 }
 
+/// What to take back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UndoRange {
+    /// Changes after this sequence,
+    pub after: u64,
+    /// up to this one,
+    pub through: u64,
+    /// by this author; by all when there is none.
+    pub author: Option<String>,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// What an undo did, or would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UndoReport {
+    /// Changes, in the order they are made.
+    pub changes: Vec<(WorkspacePath, ChangeKind)>,
+    /// Paths that were left alone, with the later change that stands there.
+    pub skipped: Vec<(WorkspacePath, u64)>,
+    /// Where the history is afterwards.
+    pub sequence: u64,
+}
+
 /// What a fork holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForkReport {
@@ -179,31 +203,14 @@ impl Workspace {
             })
             .await?;
         let wanted = in_order(wanted, |change| &change.0, |change| change.2.clone());
-        let changes = wanted
-            .iter()
-            .map(|(path, old, new)| {
-                (
-                    path.clone(),
-                    ChangeKind::between(old.as_ref(), new.as_ref()),
-                )
-            })
-            .collect();
+        let changes = kinds(&wanted);
         if dry_run || wanted.is_empty() {
             return Ok(RestoreReport {
                 changes,
                 sequence: now,
             });
         }
-        let puts = wanted
-            .into_iter()
-            .map(|(path, _, new)| (path, new))
-            .collect();
-        let sequence = self
-            .ask(|reply| Command::Put {
-                changes: puts,
-                reply,
-            })
-            .await?;
+        let sequence = self.put(wanted).await?;
         Ok(RestoreReport { changes, sequence })
     }
 
@@ -217,12 +224,82 @@ impl Workspace {
         self.read(|reader, _| Ok(reader.checkpoints()?)).await
     }
 
+    /// Takes back what was recorded after `after` and up to `through`, by one
+    /// author or by all: each of those paths gets what it held right after
+    /// `after`, as a new sequence. A path that changed again later is left alone
+    /// and named, so that nothing newer is lost.
+    pub async fn undo(&self, range: UndoRange) -> Result<UndoReport, WorkspaceError> {
+        let now = self.flush().await?;
+        self.check_kept(range.after).await?;
+        let (wanted, skipped) = self
+            .read(move |reader, _| {
+                let log = reader.log(&LogQuery {
+                    after: range.after,
+                    through: Some(range.through),
+                    author: range.author.clone(),
+                    ..LogQuery::default()
+                })?;
+                let paths: BTreeSet<WorkspacePath> =
+                    log.into_iter().map(|entry| entry.path).collect();
+                let (mut wanted, mut skipped) = (Vec::new(), Vec::new());
+                for path in paths {
+                    let old = reader.node_at(&path, now)?;
+                    let new = reader.node_at(&path, range.after)?;
+                    if old == new {
+                        continue;
+                    }
+                    let later = LogQuery {
+                        path: Some(path.clone()),
+                        after: range.through,
+                        ..LogQuery::default()
+                    };
+                    let mut later = reader.log(&later)?.into_iter();
+                    match later.rfind(|entry| entry.path == path) {
+                        Some(entry) => skipped.push((path, entry.sequence)),
+                        None => wanted.push((path, old, new)),
+                    }
+                }
+                Ok((wanted, skipped))
+            })
+            .await?;
+        let wanted = in_order(wanted, |change| &change.0, |change| change.2.clone());
+        let changes = kinds(&wanted);
+        let sequence = if range.dry_run || wanted.is_empty() {
+            now
+        } else {
+            self.put(wanted).await?
+        };
+        Ok(UndoReport {
+            changes,
+            skipped,
+            sequence,
+        })
+    }
+
+    async fn put(&self, wanted: Vec<Difference>) -> Result<u64, WorkspaceError> {
+        let changes = wanted
+            .into_iter()
+            .map(|(path, _, new)| (path, new))
+            .collect();
+        self.ask(|reply| Command::Put { changes, reply }).await
+    }
+
     /// Writes the present tree to a new or empty folder, and its whole history
     /// to a new state folder: a workspace of its own from here on.
     pub async fn fork(
         &self,
         dir: PathBuf,
         state_dir: PathBuf,
+    ) -> Result<ForkReport, WorkspaceError> {
+        self.fork_telling(dir, state_dir, |_, _| {}).await
+    }
+
+    /// The same, and tells how many of how many paths are written.
+    pub async fn fork_telling(
+        &self,
+        dir: PathBuf,
+        state_dir: PathBuf,
+        tell: impl Fn(u64, u64) + Send + 'static,
     ) -> Result<ForkReport, WorkspaceError> {
         let make = |path: &Path| {
             std::fs::create_dir_all(path).map_err(WorkspaceError::Output)?;
@@ -252,7 +329,8 @@ impl Workspace {
             let history = history.canonicalize().map_err(WorkspaceError::Output)?;
             cas.register(&history)?;
             let reader = HistoryReader::open(&history)?;
-            let files = write_tree(&reader, cas, &reader.tree_at(sequence, None)?, &dir)?;
+            let tree = reader.tree_at(sequence, None)?;
+            let files = write_tree(&reader, cas, &tree, &dir, tell)?;
             Ok(ForkReport { sequence, files })
         })
         .await
@@ -273,13 +351,28 @@ impl Workspace {
         self.read(|reader, _| Ok(reader.sizes()?)).await
     }
 
+    /// Versions that refer to a content, as `PATH@SEQUENCE`; a hundred at most.
+    pub async fn versions_with(&self, hash: ContentHash) -> Result<Vec<String>, WorkspaceError> {
+        self.read(move |reader, _| Ok(reader.versions_with(&hash, 100)?))
+            .await
+    }
+
     /// Reads every content that the history refers to.
     pub async fn verify(&self) -> Result<VerifyReport, WorkspaceError> {
-        self.read(|reader, cas| {
+        self.verify_telling(|_, _| {}).await
+    }
+
+    /// The same, and tells how many of how many contents are read.
+    pub async fn verify_telling(
+        &self,
+        tell: impl Fn(u64, u64) + Send + 'static,
+    ) -> Result<VerifyReport, WorkspaceError> {
+        self.read(move |reader, cas| {
             let mut report = VerifyReport::default();
             let mut hashes: Vec<_> = reader.references()?.into_iter().collect();
             hashes.sort_unstable();
-            for hash in hashes {
+            let total = hashes.len() as u64;
+            for (done, hash) in (1..).zip(hashes) {
                 let mut counter = Counter(0);
                 match write_content(reader, cas, &hash, &mut counter) {
                     Ok(()) => {
@@ -288,6 +381,7 @@ impl Workspace {
                     }
                     Err(error) => report.damaged.push((hash, error.to_string())),
                 }
+                tell_now_and_then(&tell, done, total);
             }
             Ok(report)
         })
@@ -343,6 +437,21 @@ impl Write for Counter {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+/// A listener is told often enough to see it move, and no more.
+fn tell_now_and_then(tell: &impl Fn(u64, u64), done: u64, total: u64) {
+    if done == total || done.is_multiple_of(64) {
+        tell(done, total);
+    }
+}
+
+fn kinds(wanted: &[Difference]) -> Vec<(WorkspacePath, ChangeKind)> {
+    let kind = |(path, old, new): &Difference| {
+        let kind = ChangeKind::between(old.as_ref(), new.as_ref());
+        (path.clone(), kind)
+    };
+    wanted.iter().map(kind).collect()
 }
 
 type Difference = (WorkspacePath, Option<Node>, Option<Node>);
@@ -403,10 +512,12 @@ fn write_tree(
     cas: &Cas,
     tree: &BTreeMap<WorkspacePath, Node>,
     dir: &Path,
+    tell: impl Fn(u64, u64),
 ) -> Result<u64, WorkspaceError> {
     use std::os::unix::fs::PermissionsExt;
     let mut files = 0;
-    for (path, node) in tree {
+    for (done, (path, node)) in (1..).zip(tree) {
+        tell_now_and_then(&tell, done, tree.len() as u64);
         let target = dir.join(path.as_str());
         if let Some(parent) = target.parent() {
             std::fs::create_dir_all(parent).map_err(WorkspaceError::Output)?;

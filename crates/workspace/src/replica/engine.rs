@@ -36,6 +36,9 @@ pub(super) enum Command {
     },
     Journal(Vec<JournalEntry>, oneshot::Sender<()>),
     Settle(Vec<Settlement>),
+    /// Local changes that were handed over are in the journal's queue, or need
+    /// not be.
+    Taken,
     LoadInline(
         Vec<(u64, ContentHash)>,
         oneshot::Sender<Vec<(u64, Vec<u8>)>>,
@@ -72,6 +75,8 @@ pub(super) struct EngineReport {
     pub(super) unsettled: usize,
     pub(super) failure: Option<String>,
     pub(super) conflicts: usize,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
 }
 
 pub(super) struct Engine {
@@ -82,6 +87,11 @@ pub(super) struct Engine {
     pub(super) assemblies: Assemblies,
     pub(super) poll_every: Duration,
     pub(super) next_poll: Instant,
+    /// Findings that were handed over and are not journalled yet: nothing else
+    /// says that their contents are needed.
+    pub(super) handed_over: usize,
+    /// Whether contents may have become unneeded meanwhile.
+    pub(super) may_drop: bool,
     /// Entries that could not be written down yet; nothing behind them is.
     pub(super) unwritten: VecDeque<(Vec<JournalEntry>, oneshot::Sender<()>)>,
     pub(super) failure: Option<String>,
@@ -138,7 +148,12 @@ impl Engine {
     fn handle(&mut self, command: Command) {
         // A caller that no longer waits is not an error.
         match command {
-            Command::Apply(items, reply) => drop(reply.send(self.apply(items))),
+            Command::Apply(items, reply) => {
+                // It may find local changes.
+                self.handed_over += 1;
+                drop(reply.send(self.apply(items)));
+            }
+            Command::Taken => self.taken(),
             Command::SaveProgress { applied, resyncing } => {
                 let saved = self.db.transact(Durable::No, |db| {
                     set_meta(db, "applied", applied.cast_signed())?;
@@ -191,14 +206,21 @@ impl Engine {
             Command::ReadConflict(id, reply) => drop(reply.send(self.read_conflict(id))),
             Command::TakeConflict(id, reply) => drop(reply.send(self.take_conflict(id))),
             Command::DropConflict(id, reply) => drop(reply.send(self.drop_conflict(id))),
-            Command::Report(reply) => drop(reply.send(EngineReport {
-                watch: self.tree.watch_mode().clone(),
-                problems: self.tree.problems(),
-                unsettled: self.tree.unsettled_len(),
-                failure: self.failure.clone(),
-                conflicts: self.db.conflicts().map_or(0, |all| all.len()),
-            })),
+            Command::Report(reply) => drop(reply.send(self.report())),
             Command::Stop => {}
+        }
+    }
+
+    fn report(&self) -> EngineReport {
+        let (files, bytes) = self.tree.size();
+        EngineReport {
+            watch: self.tree.watch_mode().clone(),
+            problems: self.tree.problems(),
+            unsettled: self.tree.unsettled_len(),
+            failure: self.failure.clone(),
+            conflicts: self.db.conflicts().map_or(0, |all| all.len()),
+            files,
+            bytes,
         }
     }
 
@@ -206,9 +228,23 @@ impl Engine {
         self.tree.catch_up_with_events()?;
         let changes = self.find(Look::Everything)?;
         if !changes.is_empty() {
-            drop(self.local.send(changes));
+            self.hand_over(changes);
         }
         Ok(())
+    }
+
+    fn hand_over(&mut self, changes: Vec<LocalChange>) {
+        self.handed_over += 1;
+        drop(self.local.send(changes));
+    }
+
+    fn taken(&mut self) {
+        self.handed_over = self.handed_over.saturating_sub(1);
+        if self.may_drop
+            && let Err(error) = self.drop_unneeded()
+        {
+            self.failed(&error.to_string());
+        }
     }
 
     fn look(&mut self, how: Look) {
@@ -216,7 +252,7 @@ impl Engine {
             Ok(changes) if changes.is_empty() => {}
             Ok(changes) => {
                 self.failure = None;
-                drop(self.local.send(changes));
+                self.hand_over(changes);
             }
             Err(error) => self.failed(&error.to_string()),
         }
@@ -287,6 +323,14 @@ impl Engine {
     }
 
     fn settle(&mut self, settlements: &[Settlement]) {
+        for settlement in settlements.iter().filter(|one| one.result.is_err()) {
+            if let Some(node) = &settlement.entry.node
+                && !node.is_directory()
+                && !self.is_kept(&node.hash)
+            {
+                self.keep_from_tree(&node.hash);
+            }
+        }
         let settled = self.db.transact(Durable::Yes, |db| {
             settlements
                 .iter()
@@ -305,7 +349,8 @@ impl Engine {
         let waiting: i64 = self
             .db
             .read(|db| db.query_row("SELECT count(*) FROM journal", [], |row| row.get(0)))?;
-        if waiting > 0 || !self.unwritten.is_empty() {
+        self.may_drop = waiting > 0 || !self.unwritten.is_empty() || self.handed_over > 0;
+        if self.may_drop {
             return Ok(());
         }
         self.db
@@ -327,9 +372,36 @@ impl Engine {
             .collect()
     }
 
+    /// A file that only moved is not in the store; before the master's version
+    /// takes its path, or when the master asks for it, it is put there.
+    fn keep_from_tree(&self, hash: &ContentHash) {
+        let Some(path) = self.tree.file_with(hash) else {
+            return;
+        };
+        let keep = || -> Result<(), Box<dyn std::error::Error>> {
+            let ingested = self.cas.ingest(self.tree.root().open_file(path)?)?;
+            if let Some(bytes) = ingested.small.filter(|_| ingested.hash == *hash) {
+                self.db.read(|db| small::put(db, hash, &bytes))?;
+            }
+            Ok(())
+        };
+        if let Err(error) = keep() {
+            tracing::error!(%error, %path, "a content could not be kept");
+        }
+    }
+
+    fn is_kept(&self, hash: &ContentHash) -> bool {
+        *hash == ContentHash::empty()
+            || self.cas.has(hash)
+            || self.db.read(|db| small::has(db, hash)).unwrap_or(false)
+    }
+
     fn load_content(&self, hash: &ContentHash) -> Offer {
         if *hash == ContentHash::empty() {
             return Offer::Whole(Vec::new());
+        }
+        if !self.is_kept(hash) {
+            self.keep_from_tree(hash);
         }
         if let Ok(Some(bytes)) = self.db.read(|db| small::get(db, hash)) {
             return Offer::Whole(bytes);
@@ -585,7 +657,7 @@ impl Engine {
             node: conflict.node.clone(),
             renamed_from: None,
         };
-        drop(self.local.send(vec![change]));
+        self.hand_over(vec![change]);
         self.forget_conflict(id)?;
         Ok(conflict)
     }

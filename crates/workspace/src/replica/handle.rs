@@ -124,6 +124,10 @@ pub struct ReplicaStatus {
     pub last_failure: Option<String>,
     /// Everything up to this sequence is in place.
     pub sequence: u64,
+    /// Number of files and symlinks in the tree.
+    pub files: u64,
+    /// Sum of their sizes.
+    pub bytes: u64,
     /// Whether everything the master announced is in place.
     pub current: bool,
     /// Changes of the master that are not in place yet.
@@ -197,6 +201,8 @@ impl Replica {
             return Err(OpenError::StateInside { path: state_dir });
         }
         let lock = crate::master::lock_state(&state_dir)?;
+        let name = state_dir.join(crate::place::SANDBOX_ID);
+        std::fs::write(&name, &config.sandbox_id).map_err(io(&name))?;
         let failed = |error: ReplicaOpError| OpenError::Replica(Box::new(error));
         let cas = Cas::open(&state_dir.join("cas")).map_err(|error| failed(error.into()))?;
         let mut db = ReplicaDatabase::open(&state_dir.join("replica.db"))
@@ -225,6 +231,9 @@ impl Replica {
             assemblies: Assemblies::default(),
             poll_every: config.poll_every,
             next_poll: Instant::now() + config.poll_every,
+            // What is found below; the runner takes it when it starts.
+            handed_over: 1,
+            may_drop: false,
             unwritten: VecDeque::new(),
             failure: None,
             retry_at: None,
@@ -295,6 +304,8 @@ impl Replica {
             connected: status.connected,
             last_failure: status.last_failure,
             sequence: status.sequence,
+            files: report.files,
+            bytes: report.bytes,
             current: status.current,
             incoming: status.incoming,
             outgoing: status.outgoing,

@@ -200,6 +200,7 @@ impl Runner {
             ..Default::default()
         };
         let mut backoff = Backoff::new(policy);
+        self.taken();
         loop {
             let dialled = {
                 let dialling = dial.dial();
@@ -299,7 +300,7 @@ impl Runner {
                 let (epoch, finished) = finished.map_err(|_| RunError::EngineEnded)?;
                 self.finish(epoch, finished.ok_or(RunError::EngineEnded)?);
             }
-            Some(changes) = self.found.recv() => self.core.local_changes(changes),
+            Some(changes) = self.found.recv() => self.local_changes(changes),
             request = self.requests.recv() => match request {
                 Some(request) => self.take(request),
                 None => return Ok(false),
@@ -331,6 +332,18 @@ impl Runner {
         }
         self.answer_write_backs();
         Ok(blocked)
+    }
+
+    fn local_changes(&mut self, changes: Vec<LocalChange>) {
+        self.core.local_changes(changes);
+        self.taken();
+    }
+
+    /// Tells the engine, behind the entries that came of it, that it need no
+    /// longer hold on to what it handed over.
+    fn taken(&mut self) {
+        self.start_effects();
+        self.engine.send(Command::Taken);
     }
 
     fn start_effects(&mut self) {
@@ -426,7 +439,10 @@ impl Runner {
         let now = self.started.elapsed();
         let stale = epoch != self.epoch;
         match finished {
-            Finished::Applied(outcomes) => self.core.applied(now, outcomes),
+            Finished::Applied(outcomes) => {
+                self.core.applied(now, outcomes);
+                self.taken();
+            }
             Finished::Journalled(through) => self.core.journalled(through),
             Finished::Flushed(id, result) => self.flushed(id, result),
             _ if stale => {}
@@ -488,7 +504,7 @@ impl Runner {
     /// The disk was looked at: what was found is in the channel, before this.
     fn flushed(&mut self, id: u64, result: Result<(), ReplicaOpError>) {
         while let Ok(changes) = self.found.try_recv() {
-            self.core.local_changes(changes);
+            self.local_changes(changes);
         }
         match result {
             Ok(()) => {

@@ -16,7 +16,7 @@ use super::{Problem, ProblemReason, Refused, TrackLimits, TreeError};
 use crate::content::Cas;
 use crate::proto::ledger::{in_order, str_range};
 use crate::proto::path::RESERVED;
-use crate::proto::{Kind, Node, WorkspacePath};
+use crate::proto::{ContentHash, Kind, Node, WorkspacePath};
 use crate::watch::{Happening, Unsettled, WatchMode, Watcher, limit_reached};
 
 const IGNORE_FILE: &str = ".quintetignore";
@@ -67,6 +67,8 @@ pub(crate) struct LiveTree {
     unsettled: Unsettled,
     look_everywhere: bool,
     ignore: Gitignore,
+    /// How the ignore file looked when it was read; `None` when there was none.
+    ignore_file: Option<Fingerprint>,
     problems: HashSet<Problem>,
 }
 
@@ -74,6 +76,7 @@ impl LiveTree {
     pub(crate) fn open(root: Root, seen: Vec<(WorkspacePath, Seen)>) -> Self {
         let mut tree = Self {
             ignore: Gitignore::empty(),
+            ignore_file: None,
             root,
             seen: BTreeMap::new(),
             by_inode: HashMap::new(),
@@ -143,6 +146,22 @@ impl LiveTree {
 
     pub(crate) fn seen(&self, path: &WorkspacePath) -> Option<&Seen> {
         self.seen.get(path)
+    }
+
+    /// A file that was last seen to hold this content.
+    pub(crate) fn file_with(&self, hash: &ContentHash) -> Option<&WorkspacePath> {
+        self.seen
+            .iter()
+            .find(|(_, seen)| seen.node.kind == Kind::File && seen.node.hash == *hash)
+            .map(|(path, _)| path)
+    }
+
+    /// Number of files and symlinks, and the sum of their sizes.
+    pub(crate) fn size(&self) -> (u64, u64) {
+        let files = self.seen.values().filter(|seen| !seen.node.is_directory());
+        files.fold((0, 0), |(count, bytes), seen| {
+            (count + 1, bytes + seen.node.size)
+        })
     }
 
     pub(crate) fn unsettled_len(&self) -> usize {
@@ -295,8 +314,7 @@ impl LiveTree {
             });
         }
         let mut looking = Looking::default();
-        if paths.iter().any(|path| path.as_str() == IGNORE_FILE) {
-            self.read_ignore_file();
+        if self.reread_ignore_file() || paths.iter().any(|path| path.as_str() == IGNORE_FILE) {
             self.look_everywhere = true;
         }
         let result = if whole || self.look_everywhere {
@@ -314,8 +332,14 @@ impl LiveTree {
             self.look_everywhere |= whole;
             return Err(error);
         }
-        for path in looking.unstable {
-            self.unsettled.again(path, now);
+        for path in &looking.unstable {
+            self.unsettled.again(path.clone(), now);
+        }
+        // What was made after the rules were written is in sight only after them,
+        // so rules that are still the same now hold for all that was found.
+        if self.reread_ignore_file() {
+            self.look_everywhere = true;
+            self.forget_ignored(&mut looking);
         }
         Ok(Sight {
             changes: paired(looking.changes),
@@ -610,11 +634,42 @@ impl LiveTree {
                 .is_ignore()
     }
 
+    /// Drops what was found new and turned out to be ignored.
+    fn forget_ignored(&mut self, looking: &mut Looking) {
+        for found in std::mem::take(&mut looking.changes) {
+            let is_folder = found.node().is_some_and(Node::is_directory);
+            let is_new = found.old.is_none() && found.new.is_some();
+            if is_new && self.is_ignored(&found.path, is_folder) {
+                self.see(&found.path, None);
+            } else {
+                looking.changes.push(found);
+            }
+        }
+    }
+
+    /// Reads the rules again if they may have changed since; says whether.
+    fn reread_ignore_file(&mut self) -> bool {
+        let changed = self.ignore_file != self.stat_ignore_file();
+        if changed {
+            self.read_ignore_file();
+        }
+        changed
+    }
+
+    fn stat_ignore_file(&self) -> Option<Fingerprint> {
+        let folder = self.root.folder(None).ok()?;
+        let stat = root::stat_in(folder.as_fd(), IGNORE_FILE).ok()??;
+        (root::kind(&stat) == Some(Kind::File)).then(|| Fingerprint::of(&stat))
+    }
+
     fn read_ignore_file(&mut self) {
+        // Before it is read: a change in between is then noticed.
+        self.ignore_file = self.stat_ignore_file();
         let mut builder = GitignoreBuilder::new("");
         let path = self.root.path().join(IGNORE_FILE);
-        let is_file = std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file());
-        if is_file && let Some(error) = builder.add(&path) {
+        if self.ignore_file.is_some()
+            && let Some(error) = builder.add(&path)
+        {
             tracing::warn!(%error, "a line of {IGNORE_FILE} was not understood");
         }
         self.ignore = builder.build().unwrap_or_else(|_| Gitignore::empty());
