@@ -172,7 +172,7 @@ export class ChannelClient implements Channel {
   ): AsyncGenerator<FollowItem> {
     let { after } = from;
     let told = false;
-    while (signal?.aborted !== true) {
+    for (;;) {
       const queue: unknown[] = [];
       let wake: (() => void) | null = null;
       let ended: { error: unknown } | null = null;

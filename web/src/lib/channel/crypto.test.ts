@@ -15,6 +15,12 @@ const unhex = (text: string) => Uint8Array.from(text.match(/../g) ?? [], (pair) 
 const hex = (bytes: Uint8Array) =>
   [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
+const flipped = (text: string, at: number) => {
+  const bytes = unhex(text);
+  bytes[at]! ^= 1;
+  return bytes;
+};
+
 describe("published vectors", () => {
   it("Noise_IK_25519_ChaChaPoly_SHA256 of cacophony", async () => {
     const vector = published.noise;
@@ -78,11 +84,6 @@ describe("golden bytes, the same as the daemon's", () => {
   });
 
   it("notices a flipped bit in every byte of the daemon's frames", () => {
-    const flipped = (text: string, at: number) => {
-      const bytes = unhex(text);
-      bytes[at]! ^= 1;
-      return bytes;
-    };
     for (let at = 0; at < 65; at++) {
       const proving = begin().prove(unhex(pairing.reply), pairing.name);
       expect(() => proving.finish(flipped(pairing.done, at))).toThrow();

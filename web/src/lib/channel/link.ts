@@ -72,7 +72,7 @@ class Frames {
   private constructor(socket: WebSocket) {
     this.socket = socket;
     socket.binaryType = "arraybuffer";
-    socket.onmessage = ({ data }) => {
+    socket.addEventListener("message", ({ data }) => {
       // Text is not of this protocol: an empty frame opens nowhere.
       const frame = data instanceof ArrayBuffer ? new Uint8Array(data) : new Uint8Array(0);
       if (this.onFrame !== null) this.onFrame(frame);
@@ -80,22 +80,23 @@ class Frames {
         this.#waiting.resolve(frame);
         this.#waiting = null;
       } else this.#queue.push(frame);
-    };
-    socket.onclose = ({ reason }) => {
+    });
+    socket.addEventListener("close", ({ reason }) => {
       this.#ended = reason;
       this.#waiting?.reject(new ChannelError("connection_lost", reason || "The connection ended."));
       this.#waiting = null;
       this.onEnd?.(reason);
-    };
+    });
   }
 
   static async open(url: string): Promise<Frames> {
     const socket = new WebSocket(url, SUBPROTOCOL);
     const frames = new Frames(socket);
     const opened = Promise.withResolvers<void>();
-    socket.onopen = () => opened.resolve();
-    socket.onerror = () =>
-      opened.reject(new ChannelError("connection_lost", "The daemon can't be reached."));
+    socket.addEventListener("open", () => opened.resolve());
+    socket.addEventListener("error", () =>
+      opened.reject(new ChannelError("connection_lost", "The daemon can't be reached.")),
+    );
     await opened.promise;
     return frames;
   }
@@ -293,8 +294,8 @@ export class Link {
   #bytes(stream: number, bytes: Uint8Array): void {
     const reader = this.#streams.get(stream);
     if (reader !== undefined) return reader.bytes(bytes);
-    const download = this.#waiting.get(stream)?.bytes;
-    if (download != null) return download(bytes);
+    const download = this.#waiting.get(stream)?.bytes ?? null;
+    if (download !== null) return download(bytes);
     const early = this.#early.get(stream) ?? { pieces: [], size: 0, code: undefined };
     early.size += bytes.length;
     if (early.size <= EARLY_BYTES) early.pieces.push(bytes);

@@ -100,7 +100,7 @@ export class DevicePairing {
       return {
         deviceId: base64url(id),
         daemon,
-        checkWords: [...shown.slice(0, 4)].map((byte) => words[byte] ?? ""),
+        checkWords: Array.from(shown.slice(0, 4), (byte) => words[byte] ?? ""),
         pairing: sha256(concat(second, done)),
       };
     };

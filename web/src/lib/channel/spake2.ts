@@ -20,7 +20,7 @@ export function passwordScalar(password: Uint8Array): bigint {
 
 /** A scalar from 64 random bytes, little-endian: what is uneven can't be seen. */
 export function wideScalar(random: Uint8Array): bigint {
-  return bigEndian(random.slice().reverse()) % ORDER;
+  return bigEndian(random.toReversed()) % ORDER;
 }
 
 export class Spake2A {

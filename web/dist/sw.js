@@ -1,0 +1,71 @@
+/**
+ * The service worker: the page opens without the daemon, to read what was seen.
+ *
+ * It keeps the page's own files and nothing else. Conversations are not here: they come over the
+ * encrypted channel, and the page keeps them sealed in IndexedDB. SHELL and VERSION are put in by the
+ * build.
+ */
+
+/** @type {string[]} */
+const SHELL = JSON.parse("[\"/\",\"/assets/Connection-B8eCavPN.js\",\"/assets/Connection-Cxeu3gcO.css\",\"/assets/CronPage-BlE0q45W.css\",\"/assets/CronPage-mYALMVda.js\",\"/assets/DevicesPage-BhrkMMeS.css\",\"/assets/DevicesPage-BjgdG-Qb.js\",\"/assets/Dialog-BJ3CvOJx.css\",\"/assets/Dialog-pYxQTS3q.js\",\"/assets/DiffView-BRqq3CWV.js\",\"/assets/DiffView-HT45uMoD.css\",\"/assets/EmptyState-Ccgzle9Q.css\",\"/assets/EmptyState-wv_XcUnW.js\",\"/assets/Icon-DYZONZsg.js\",\"/assets/Icon-MvzS7mkx.css\",\"/assets/Page-B8-Wy6Te.css\",\"/assets/Page-DOUFL1ZT.js\",\"/assets/Segmented-9NdiPQ7U.js\",\"/assets/Segmented-BNduQt3E.css\",\"/assets/SettingsPage-BSXNspMX.js\",\"/assets/SettingsPage-CsamWAYx.css\",\"/assets/Trouble-9RATQ5_p.js\",\"/assets/Trouble-DKFVsVTR.css\",\"/assets/UsagePage-BLUQqOpD.css\",\"/assets/UsagePage-CbCADmjA.js\",\"/assets/WorkersPage-BWBowKlC.css\",\"/assets/WorkersPage-DLcrzsyC.js\",\"/assets/WorkspacePage-BSYmovPd.css\",\"/assets/WorkspacePage-bgjqo1tL.js\",\"/assets/bash-BqpFWvKu.js\",\"/assets/c-DBVbJFpC.js\",\"/assets/clock.svelte-UPc6afhb.js\",\"/assets/core-PxJAoCJq.js\",\"/assets/cpp-N2d8M7Nc.js\",\"/assets/css-D8M8GYaw.js\",\"/assets/diff-BhdZizse.js\",\"/assets/go-CYstVVJV.js\",\"/assets/index-DNaoIX-5.js\",\"/assets/index-VM_aorJC.css\",\"/assets/ini-B1CroMsf.js\",\"/assets/java-Dde-Wnb4.js\",\"/assets/javascript-DMgQAH-8.js\",\"/assets/json-PmyKWHmm.js\",\"/assets/markdown-D6FrnlqJ.js\",\"/assets/preload-helper-DygEbaNj.js\",\"/assets/python-gHmu6VPG.js\",\"/assets/ruby-BGpZ3p4_.js\",\"/assets/rust-BIKPVoi6.js\",\"/assets/sql-DWRKyvJ-.js\",\"/assets/typescript-Da0fK7fQ.js\",\"/assets/xml-COl5yFSC.js\",\"/assets/yaml-DjOhhVLG.js\",\"/icon-192.png\",\"/icon-512.png\",\"/icon-maskable-512.png\",\"/icon.svg\",\"/manifest.webmanifest\"]");
+const CACHE = "quintet-99418c51e4ef402b";
+
+const worker = /** @type {ServiceWorkerGlobalScope} */ (/** @type {unknown} */ (self));
+
+worker.addEventListener("install", (event) => {
+  event.waitUntil(
+    caches
+      .open(CACHE)
+      .then((cache) => cache.addAll(SHELL.map((url) => new Request(url, { cache: "reload" }))))
+      .then(() => worker.skipWaiting()),
+  );
+});
+
+worker.addEventListener("activate", (event) => {
+  event.waitUntil(
+    caches
+      .keys()
+      .then((names) =>
+        Promise.all(names.filter((name) => name !== CACHE).map((name) => caches.delete(name))),
+      )
+      .then(() => worker.clients.claim()),
+  );
+});
+
+worker.addEventListener("fetch", (event) => {
+  const { request } = event;
+  const url = new URL(request.url);
+  if (request.method !== "GET" || url.origin !== location.origin) return;
+  if (request.mode === "navigate") {
+    // The daemon's page if it is there, so that an update is seen at once.
+    event.respondWith(fetch(request).catch(() => kept("/")));
+  } else if (url.pathname.startsWith("/assets/")) {
+    // Named by their content: what is kept is right for ever.
+    event.respondWith(caches.match(request).then((found) => found ?? fetchAndKeep(request)));
+  } else if (SHELL.includes(url.pathname)) {
+    event.respondWith(fetch(request).catch(() => kept(url.pathname)));
+  }
+});
+
+/**
+ * @param {string} path
+ * @returns {Promise<Response>}
+ */
+async function kept(path) {
+  return (await caches.match(path)) ?? Response.error();
+}
+
+/**
+ * Parts that are loaded on demand are kept once they were.
+ *
+ * @param {Request} request
+ * @returns {Promise<Response>}
+ */
+async function fetchAndKeep(request) {
+  const response = await fetch(request);
+  if (response.ok) {
+    const cache = await caches.open(CACHE);
+    await cache.put(request, response.clone());
+  }
+  return response;
+}

@@ -1,0 +1,241 @@
+/** The page's state: one channel, one follow of the journal, and what hangs on them. */
+
+import { createContext } from "svelte";
+import { SvelteMap } from "svelte/reactivity";
+import type { Approval, Channel, ConnectionState, Device, Hello } from "../channel";
+import { Prompts, type Prompt } from "../model/prompts";
+import { asRow, type Row } from "../model/rows";
+import { applyToSessions, asSession, type Session } from "../model/sessions";
+import { Conversation } from "./conversation.svelte";
+import { Outbox } from "./outbox.svelte";
+import { Router } from "./router.svelte";
+import { Settings } from "./settings.svelte";
+import { Shelf } from "./shelf";
+import { Toasts } from "./toasts.svelte";
+
+/** Conversations whose rows stay in memory; the one opened longest ago is dropped. */
+const MAX_OPEN = 8;
+
+export const [getApp, setApp] = createContext<App>();
+
+/** What a page listens to beside the conversation, such as workers coming and going. */
+type Listener = (row: Row) => void;
+
+export class App {
+  readonly channel: Channel;
+  readonly router = new Router();
+  readonly settings = new Settings();
+  readonly toasts = new Toasts();
+  readonly outbox: Outbox;
+  readonly shelf: Shelf;
+
+  connection = $state.raw<ConnectionState>({ kind: "connecting" });
+  device = $state.raw<Device | null>(null);
+  hello = $state.raw<Hello | null>(null);
+  /** Whether the stored key was looked for: before, it is not known which page to show. */
+  started = $state(false);
+  sessions = $state.raw<readonly Session[]>([]);
+  /** Whether the list is the daemon's and not the one on the shelf. */
+  sessionsKnown = $state(false);
+  prompts = $state.raw<readonly Prompt[]>([]);
+  /** What an approval's rule would be, by its number. */
+  rules = new SvelteMap<number, Approval["rule"]>();
+
+  #prompts = new Prompts();
+  #open = new Map<number, Conversation>();
+  #listeners = new Set<Listener>();
+  #following: AbortController | null = null;
+  #caughtUp = gate();
+  /** Counts the rows that changed the list of sessions. */
+  #changes = 0;
+  #keeping: ReturnType<typeof setTimeout> | null = null;
+
+  constructor(channel: Channel, shelf: Shelf) {
+    this.channel = channel;
+    this.shelf = shelf;
+    this.outbox = new Outbox(channel, shelf);
+    channel.onState((state) => this.#connected(state));
+  }
+
+  async start(): Promise<void> {
+    this.sessions = await this.shelf.sessions();
+    await this.channel.start();
+    this.started = true;
+  }
+
+  get live(): boolean {
+    return this.connection.kind === "live";
+  }
+
+  /** The conversation of a session, opened if it was not. */
+  conversation(session: number): Conversation {
+    let found = this.#open.get(session);
+    if (found === undefined) {
+      found = new Conversation(session, this.channel, this.shelf);
+    } else {
+      this.#open.delete(session);
+    }
+    this.#open.set(session, found);
+    if (this.#open.size > MAX_OPEN) {
+      const [oldest] = this.#open.keys();
+      if (oldest !== undefined) this.#open.delete(oldest);
+    }
+    const conversation = found;
+    void conversation.readShelf().then(async () => {
+      await this.#caughtUp.opened;
+      await conversation.load();
+    });
+    return conversation;
+  }
+
+  /** Calls back for each live row; returns how to stop. */
+  listen(listener: Listener): () => void {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  async refreshSessions(): Promise<void> {
+    let sessions;
+    // A row that came in meanwhile may be in the listing or not: then the listing is asked for again.
+    for (let tries = 0; tries < 3; tries += 1) {
+      const before = this.#changes;
+      ({ sessions } = await this.channel.request("sessions.list", { include_closed: true }));
+      if (before === this.#changes) break;
+    }
+    this.sessions = (sessions ?? []).map(asSession).filter((session) => session !== null);
+    this.sessionsKnown = true;
+    this.#keepSessions();
+  }
+
+  async refreshPrompts(): Promise<void> {
+    const mark = this.#prompts.mark();
+    const [{ approvals }, { asks }] = await Promise.all([
+      this.channel.request("approvals.list", {}),
+      this.channel.request("asks.list", {}),
+    ]);
+    for (const { id, rule } of approvals) this.rules.set(id, rule);
+    this.#prompts.replace(approvals, asks, mark);
+    this.prompts = this.#prompts.open;
+  }
+
+  /** Leaves this daemon: keys and everything that was kept are removed. */
+  async forget(): Promise<void> {
+    await this.channel.forget();
+    await this.#reset();
+  }
+
+  /** Says what went wrong, where nothing better can be done with it. */
+  report(error: unknown): void {
+    this.toasts.tell(error instanceof Error ? error.message : String(error), "bad");
+  }
+
+  /** Runs something that may fail and says so if it does. */
+  async attempt<T>(act: () => Promise<T>, done?: string): Promise<T | undefined> {
+    try {
+      const value = await act();
+      if (done !== undefined) this.toasts.tell(done);
+      return value;
+    } catch (error) {
+      this.report(error);
+      return undefined;
+    }
+  }
+
+  #connected(state: ConnectionState): void {
+    const was = this.connection.kind;
+    this.connection = state;
+    this.device = this.channel.device;
+    this.hello = this.channel.hello;
+    if (state.kind === "unpaired") {
+      if (state.reason === "revoked") void this.#reset();
+      return;
+    }
+    if (state.kind !== "live" || was === "live") return;
+    void this.#follow();
+    void this.attempt(() => this.refreshSessions());
+    void this.attempt(() => this.refreshPrompts());
+    void this.outbox.restore();
+  }
+
+  /** Reads the journal from now on. The channel takes it up again after a reconnect by itself. */
+  async #follow(): Promise<void> {
+    if (this.#following !== null) return;
+    const abort = new AbortController();
+    this.#following = abort;
+    try {
+      let live = false;
+      for await (const item of this.channel.follow({ after: 0 }, { signal: abort.signal })) {
+        if ("caughtUp" in item) {
+          live = true;
+          this.#caughtUp.open();
+          continue;
+        }
+        const row = asRow(item.row);
+        if (row === null) continue;
+        // The lists hold what history says already.
+        if (live) this.#take(row);
+        else this.#show(row);
+      }
+    } catch (error) {
+      if (!abort.signal.aborted) this.report(error);
+    } finally {
+      if (this.#following === abort) this.#following = null;
+    }
+  }
+
+  #take(row: Row): void {
+    const sessions = applyToSessions(this.sessions, row);
+    if (sessions !== this.sessions) {
+      this.sessions = sessions;
+      this.#changes += 1;
+      this.#keepSessions();
+    }
+    if (this.#prompts.apply(row)) {
+      this.prompts = this.#prompts.open;
+      // The listing has what a row has not: the rule that would be written.
+      if (row.kind === "approval_requested") void this.refreshPrompts().catch(() => undefined);
+    }
+    this.#show(row);
+    if (row.kind === "message") {
+      const id = row.data["id"];
+      if (typeof id === "number") this.outbox.arrived(id);
+    }
+    for (const listener of this.#listeners) listener(row);
+  }
+
+  /** Gives a row to its conversation, if that is open. */
+  #show(row: Row): void {
+    if (row.session !== null) this.#open.get(row.session)?.ingest([row]);
+  }
+
+  #keepSessions(): void {
+    if (this.#keeping !== null) return;
+    this.#keeping = setTimeout(() => {
+      this.#keeping = null;
+      void this.shelf.keepSessions(this.sessions);
+    }, 1000);
+  }
+
+  async #reset(): Promise<void> {
+    this.#following?.abort();
+    this.#following = null;
+    this.#caughtUp = gate();
+    this.#open.clear();
+    this.#prompts.clear();
+    this.prompts = [];
+    this.sessions = [];
+    this.sessionsKnown = false;
+    this.outbox.clear();
+    this.router.replace({ page: "home" });
+    await this.shelf.clear();
+  }
+}
+
+/** Something to wait for, which somebody else opens. */
+function gate(): { opened: Promise<void>; open: () => void } {
+  let open = (): void => undefined;
+  const opened = new Promise<void>((resolve) => {
+    open = resolve;
+  });
+  return { opened, open };
+}
