@@ -1,0 +1,99 @@
+/** What every browser test stands on: a daemon, and pages that keep to the rules. */
+
+import {
+  test as base,
+  expect,
+  type BrowserContext,
+  type Locator,
+  type Page,
+} from "@playwright/test";
+import { Daemon } from "./daemon";
+
+export { expect } from "@playwright/test";
+
+interface TestFixtures {
+  /** A page that is paired and live. */
+  paired: Page;
+}
+
+interface WorkerFixtures {
+  daemon: Daemon;
+}
+
+export const test = base.extend<TestFixtures, WorkerFixtures>({
+  daemon: [
+    // oxlint-disable-next-line no-empty-pattern
+    async ({}, use) => {
+      const daemon = await Daemon.start();
+      await use(daemon);
+      await daemon.stop();
+    },
+    { scope: "worker" },
+  ],
+  context: async ({ context, daemon }, use) => {
+    const broken = watch(context, daemon);
+    await use(context);
+    expect(broken).toEqual([]);
+  },
+  paired: async ({ page, daemon }, use) => {
+    await pair(page, daemon);
+    await use(page);
+  },
+});
+
+/** Notes what a page must never do: reach another host, break the policy, throw. */
+export function watch(context: BrowserContext, daemon: Daemon): string[] {
+  const broken: string[] = [];
+  context.on("request", (request) => {
+    const url = new URL(request.url());
+    if (/^https?:$/.test(url.protocol) && url.origin !== new URL(daemon.url).origin) {
+      broken.push(`asked ${url.origin}`);
+    }
+  });
+  context.on("weberror", (error) => broken.push(`threw ${error.error().stack ?? ""}`));
+  context.on("console", (message) => {
+    if (/Content Security Policy/.test(message.text())) broken.push(message.text());
+  });
+  return broken;
+}
+
+/** Pairs by the link, as a phone that scans the code does. */
+export async function pair(page: Page, daemon: Daemon): Promise<void> {
+  const { url } = await daemon.pair();
+  await page.goto(url);
+  await page.getByRole("button", { name: "They match" }).click();
+  await expect(connection(page)).toHaveText(/Live/);
+}
+
+export function connection(page: Page): Locator {
+  return page.getByTestId("connection").locator("visible=true").first();
+}
+
+/** Starts a session with the test agent; returns its number. */
+export async function newSession(
+  page: Page,
+  more: { message?: string; folder?: string } = {},
+): Promise<number> {
+  await page.getByRole("button", { name: "New session" }).locator("visible=true").first().click();
+  const dialog = page.getByRole("dialog", { name: "New session" });
+  await dialog.getByRole("radio", { name: /tester/ }).check();
+  if (more.message) await dialog.getByLabel("First message").fill(more.message);
+  if (more.folder) await dialog.getByLabel("Folder").fill(more.folder);
+  await dialog.getByRole("button", { name: "Start" }).click();
+  await page.waitForURL(/#\/s\/\d+$/);
+  return Number(/\d+$/.exec(page.url())?.[0]);
+}
+
+export async function say(page: Page, text: string): Promise<void> {
+  await page.getByRole("textbox", { name: "Message" }).fill(text);
+  await page.getByRole("button", { name: "Send" }).click();
+}
+
+export function answers(page: Page): Locator {
+  return page.getByTestId("answer");
+}
+
+/** Waits until the agent's turn is over. */
+export async function idle(page: Page): Promise<void> {
+  await expect(page.getByTestId("working")).toHaveCount(0);
+}

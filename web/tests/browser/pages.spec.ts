@@ -1,0 +1,119 @@
+import { expect, idle, newSession, test } from "./fixtures";
+
+test("workers with state and labels", async ({ paired, daemon }) => {
+  await paired.goto(`${daemon.url}/#/workers`);
+  const local = paired.getByRole("listitem", { name: "local" });
+  await expect(local.getByText("online")).toBeVisible();
+});
+
+test("a schedule is made, runs and is removed", async ({ paired, daemon }) => {
+  await newSession(paired, { message: "hello" });
+  await idle(paired);
+  await paired.goto(`${daemon.url}/#/cron`);
+  await paired.getByRole("button", { name: /^New/ }).first().click();
+  const dialog = paired.getByRole("dialog", { name: "New schedule" });
+  await dialog.getByLabel("Skill").fill("morning");
+  // Each second: the run is there before the test looks for it.
+  await dialog.getByLabel("When").fill("* * * * * *");
+  await dialog.getByRole("button", { name: "Add" }).click();
+  await expect(paired.getByRole("heading", { name: "morning" })).toBeVisible();
+  await expect(
+    paired.getByRole("region", { name: "Runs" }).getByText("finished").first(),
+  ).toBeVisible();
+  await paired.getByRole("button", { name: "Remove morning" }).click();
+  await paired.getByRole("button", { name: "Remove it" }).click();
+  await expect(paired.getByText("Nothing is scheduled")).toBeVisible();
+});
+
+test("usage by day, agent and session", async ({ paired, daemon }) => {
+  await newSession(paired, { message: "spend" });
+  await idle(paired);
+  await expect(paired.getByTestId("turn-end")).toContainText("1,200 in, 34 out · $0.25");
+  await paired.goto(`${daemon.url}/#/usage`);
+  await expect(paired.getByRole("img", { name: /bar for each day/ })).toBeVisible();
+  await paired.getByRole("radio", { name: "Agents" }).check();
+  await expect(paired.getByRole("cell", { name: "tester" })).toBeVisible();
+  await paired.getByRole("radio", { name: "Sessions" }).check();
+  await expect(paired.getByRole("cell", { name: "spend" }).first()).toBeVisible();
+});
+
+test("devices are listed, renamed and revoked", async ({ paired, daemon, browser }) => {
+  const context = await browser.newContext();
+  const other = await context.newPage();
+  const { code } = await daemon.pair();
+  await other.goto(daemon.url);
+  await other.getByLabel("Name of this device").fill("To be removed");
+  await other.getByLabel("Code").fill(code);
+  await other.getByRole("button", { name: "They match" }).click();
+  await paired.goto(`${daemon.url}/#/devices`);
+  await paired.getByRole("button", { name: "Rename To be removed" }).click();
+  await paired.getByLabel("Name", { exact: true }).fill("Old phone");
+  await paired.getByRole("button", { name: "Save" }).click();
+  await paired.getByRole("button", { name: "Revoke Old phone" }).click();
+  await paired.getByRole("button", { name: "Remove it" }).click();
+  await expect(other.getByText(/This device was removed/)).toBeVisible();
+  await expect(paired.getByRole("listitem", { name: "Old phone" })).toHaveCount(0);
+  await context.close();
+});
+
+test("themes are chosen, kept, and follow the system without a choice", async ({
+  paired,
+  daemon,
+}) => {
+  const ground = () => paired.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  await paired.emulateMedia({ colorScheme: "dark" });
+  expect(await ground()).toBe("rgb(18, 21, 20)");
+  await paired.goto(`${daemon.url}/#/settings`);
+  await paired.getByRole("radio", { name: "Paper" }).check();
+  expect(await ground()).toBe("rgb(246, 240, 226)");
+  await paired.reload();
+  await expect.poll(ground).toBe("rgb(246, 240, 226)");
+});
+
+test("the whole way by keyboard", async ({ paired }) => {
+  await paired.keyboard.press("Alt+n");
+  const dialog = paired.getByRole("dialog", { name: "New session" });
+  await expect(dialog).toBeVisible();
+  await dialog.getByRole("radio", { name: /tester/ }).focus();
+  await paired.keyboard.press("Space");
+  await paired.keyboard.press("Tab");
+  await paired.keyboard.type("by keys alone");
+  await dialog.getByRole("button", { name: "Start" }).focus();
+  await paired.keyboard.press("Enter");
+  await expect(paired.getByTestId("answer")).toHaveText("You said: by keys alone");
+  await paired.getByRole("textbox", { name: "Message" }).focus();
+  await paired.keyboard.type("and again");
+  await paired.keyboard.press("Enter");
+  await expect(paired.getByTestId("answer").last()).toHaveText("You said: and again");
+  await paired.getByRole("log").focus();
+  await paired.keyboard.press("?");
+  await expect(paired.getByRole("dialog", { name: "Keyboard" })).toBeVisible();
+  await paired.keyboard.press("Escape");
+  await expect(paired.getByRole("dialog")).toHaveCount(0);
+});
+
+test("installable, and every control has a name", async ({ paired, daemon, request }) => {
+  const manifest = await request.get(`${daemon.url}/manifest.webmanifest`);
+  expect(manifest.headers()["content-type"]).toContain("manifest+json");
+  const page = await request.get(`${daemon.url}/`);
+  const policy = page.headers()["content-security-policy"] ?? "";
+  expect(policy).toContain("default-src 'none'");
+  expect(policy).not.toContain("unsafe");
+  for (const route of ["", "workers", "cron", "usage", "devices", "settings"]) {
+    await paired.goto(`${daemon.url}/#/${route}`);
+    await expect(paired.getByRole("main")).toBeVisible();
+    const nameless = await paired
+      .locator("button, a, input, select, textarea")
+      .evaluateAll((nodes) =>
+        nodes
+          .filter((node) => node.checkVisibility())
+          .filter((node) => {
+            const labels = (node as HTMLInputElement).labels ?? [];
+            const text = `${node.textContent ?? ""}${node.getAttribute("aria-label") ?? ""}${[...labels].map((label) => label.textContent).join("")}`;
+            return text.trim() === "";
+          })
+          .map((node) => node.outerHTML),
+      );
+    expect(nameless).toEqual([]);
+  }
+});

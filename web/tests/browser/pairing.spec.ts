@@ -1,0 +1,87 @@
+import { Daemon } from "./daemon";
+import { connection, expect, pair, test, watch } from "./fixtures";
+
+test("a person types the code and is in", async ({ page, daemon }) => {
+  const { code } = await daemon.pair();
+  await page.goto(daemon.url);
+  await page.getByLabel("Name of this device").fill("My tablet");
+  await page.getByLabel("Code").fill(code);
+  await expect(page.getByRole("dialog", { name: "This browser is paired" })).toBeVisible();
+  const devices = await daemon.json<{ name: string; check_words?: string[] }[]>("devices");
+  expect(devices.map(({ name }) => name)).toContain("My tablet");
+  await page.getByRole("button", { name: "They match" }).click();
+  await expect(connection(page)).toHaveText(/Live/);
+});
+
+test("a link pairs by itself, and its code does not stay in the address", async ({
+  page,
+  daemon,
+}) => {
+  const { code } = await daemon.pair().then(async (invitation) => {
+    await page.goto(invitation.url);
+    return invitation;
+  });
+  await expect(page.getByRole("dialog", { name: "This browser is paired" })).toBeVisible();
+  expect(page.url()).not.toContain(code);
+});
+
+test("the pairing outlives a reload", async ({ paired }) => {
+  await paired.reload();
+  await expect(connection(paired)).toHaveText(/Live/);
+  await expect(paired.getByRole("dialog")).toHaveCount(0);
+});
+
+test("a wrong code says so, and the right one works after it", async ({ page, daemon }) => {
+  const { code } = await daemon.pair();
+  await page.goto(daemon.url);
+  const wrong = code === "000000" ? "000001" : "000000";
+  await page.getByLabel("Code").fill(wrong);
+  await expect(page.getByRole("alert")).toBeVisible();
+  await page.getByLabel("Code").fill(code);
+  await expect(page.getByRole("dialog", { name: "This browser is paired" })).toBeVisible();
+});
+
+test("five wrong codes lock pairing, the right one included", async ({ browser }) => {
+  const daemon = await Daemon.start();
+  const context = await browser.newContext();
+  const broken = watch(context, daemon);
+  const page = await context.newPage();
+  const { code } = await daemon.pair();
+  await page.goto(daemon.url);
+  for (let i = 0; i < 5; i += 1) {
+    const wrong = String((Number(code) + 1 + i) % 1_000_000).padStart(6, "0");
+    await page.getByLabel("Code").fill(wrong);
+    // The field is emptied when the answer is there.
+    await expect(page.getByLabel("Code")).toHaveValue("");
+    await expect(page.getByRole("alert")).toBeVisible();
+  }
+  await page.getByLabel("Code").fill(code);
+  await expect(page.getByRole("alert")).toContainText(/lock|wait|minute/i);
+  await expect(page.getByRole("heading", { name: "Pair this browser" })).toBeVisible();
+  expect(broken).toEqual([]);
+  await context.close();
+  await daemon.stop();
+});
+
+test("a revoked device is out at once and keeps nothing", async ({ browser, daemon }) => {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  const before = await daemon.json<{ id: string }[]>("devices");
+  await pair(page, daemon);
+  const after = await daemon.json<{ id: string }[]>("devices");
+  const mine = after.find(({ id }) => !before.some((other) => other.id === id));
+  await daemon.run("devices", "revoke", mine?.id ?? "");
+  await expect(page.getByText(/This device was removed/)).toBeVisible();
+  await page.reload();
+  await expect(page.getByLabel("Code")).toBeVisible();
+  await context.close();
+});
+
+test("unpairing removes what is kept here", async ({ paired }) => {
+  await paired.goto(`${paired.url().split("#")[0]}#/settings`);
+  await paired.getByRole("button", { name: "Unpair…" }).click();
+  await paired.getByRole("button", { name: /Unpair and delete/ }).click();
+  await expect(paired.getByLabel("Code")).toBeVisible();
+  await paired.reload();
+  await expect(paired.getByLabel("Code")).toBeVisible();
+});

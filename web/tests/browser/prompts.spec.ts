@@ -1,0 +1,82 @@
+import { answers, expect, newSession, pair, test } from "./fixtures";
+
+test("a question is a card on every page, and its answer reaches the agent", async ({ paired }) => {
+  await newSession(paired, { message: "ask" });
+  const card = paired.getByTestId("ask").locator("visible=true").last();
+  await expect(paired.getByText("Which branch?").last()).toBeVisible();
+  await expect(paired).toHaveTitle(/^\(1\)/);
+  await paired.getByRole("link", { name: "Workers" }).click();
+  await expect(card.getByText("Which branch?")).toBeVisible();
+  await card.getByText("next").click();
+  await card.getByRole("button", { name: "Answer" }).click();
+  await expect(paired.getByRole("region", { name: "Waiting for you" })).toHaveCount(0);
+  await paired.goBack();
+  await expect(answers(paired)).toHaveText("You chose [['next']]");
+});
+
+test("an answer in one's own words", async ({ paired }) => {
+  await newSession(paired, { message: "ask" });
+  const waiting = paired.getByRole("region", { name: "Waiting for you" });
+  await waiting.getByPlaceholder("In your own words").fill("a third one");
+  await waiting.getByRole("button", { name: "Answer" }).click();
+  await expect(answers(paired)).toHaveText("You chose [['a third one']]");
+});
+
+test("allow once asks again the next time", async ({ paired }) => {
+  await newSession(paired, { message: "approve rm -rf build" });
+  const card = paired.getByTestId("approval").locator("visible=true").last();
+  await expect(card.getByText("rm -rf build")).toBeVisible();
+  await card.getByRole("button", { name: "Allow once" }).click();
+  await expect(answers(paired)).toHaveText("I may.");
+  await paired.getByRole("textbox", { name: "Message" }).fill("approve rm -rf build");
+  await paired.keyboard.press("Enter");
+  await expect(paired.getByRole("region", { name: "Waiting for you" })).toBeVisible();
+  await card.getByRole("button", { name: "For this session" }).click();
+  await expect(answers(paired)).toHaveCount(2);
+  await paired.getByRole("textbox", { name: "Message" }).fill("approve rm -rf build");
+  await paired.keyboard.press("Enter");
+  await expect(answers(paired)).toHaveCount(3);
+  await expect(paired.getByRole("region", { name: "Waiting for you" })).toHaveCount(0);
+});
+
+test("deny with a reason that the agent sees", async ({ paired }) => {
+  await newSession(paired, { message: "approve curl evil" });
+  const card = paired.getByTestId("approval").locator("visible=true").last();
+  await card.getByRole("button", { name: "Deny…" }).click();
+  await card.getByLabel(/Why not/).fill("not from there");
+  await card.getByRole("button", { name: "Deny", exact: true }).click();
+  await expect(answers(paired)).toHaveText("I may not: not from there");
+});
+
+test("a rule is read and edited before it is written", async ({ paired, daemon }) => {
+  await newSession(paired, { message: "approve make install" });
+  const card = paired.getByTestId("approval").locator("visible=true").last();
+  await card.getByRole("button", { name: "Always…" }).click();
+  await expect(card.getByLabel("command")).toHaveValue(/make install/);
+  await card.getByLabel("command").fill("make *");
+  await card.getByRole("button", { name: "Save rule and allow" }).click();
+  await expect(answers(paired)).toHaveText("I may.");
+  expect(await daemon.run("config", "get")).toContain("make *");
+});
+
+test("two browsers on one session see the same, and one answer is enough", async ({
+  paired,
+  daemon,
+  browser,
+}) => {
+  const context = await browser.newContext();
+  const other = await context.newPage();
+  await pair(other, daemon);
+  const session = await newSession(paired, { message: "approve deploy" });
+  const card = other.getByRole("region", { name: "Waiting for you" });
+  await expect(card.getByText("deploy").first()).toBeVisible();
+  await other.goto(`${daemon.url}/#/s/${session}`);
+  await expect(other.getByRole("article", { name: "You said" })).toContainText("approve deploy");
+  await card.getByRole("button", { name: "Allow once" }).click();
+  await expect(paired.getByRole("region", { name: "Waiting for you" })).toHaveCount(0);
+  for (const page of [paired, other]) await expect(answers(page)).toHaveText("I may.");
+  await paired.getByRole("textbox", { name: "Message" }).fill("from the first");
+  await paired.keyboard.press("Enter");
+  await expect(answers(other).last()).toHaveText("You said: from the first");
+  await context.close();
+});

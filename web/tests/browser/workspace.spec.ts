@@ -1,0 +1,59 @@
+import { readFileSync } from "node:fs";
+import { expect, idle, newSession, say, test } from "./fixtures";
+
+test("files: tree, versions, side by side, restore with a preview, download", async ({
+  paired,
+  daemon,
+}) => {
+  const session = await newSession(paired, { message: "write notes.txt one\\ntwo\\nthree\\n" });
+  await idle(paired);
+  await say(paired, "write notes.txt one\\n2\\nthree\\n");
+  await expect(paired.getByTestId("answer")).toHaveCount(2);
+  await idle(paired);
+  await paired.getByRole("link", { name: "Files" }).click();
+  await paired.getByRole("treeitem", { name: /notes\.txt/ }).click();
+  const file = paired.getByRole("region", { name: "notes.txt" });
+  await expect(file.getByText("2", { exact: false }).first()).toBeVisible();
+
+  const download = paired.waitForEvent("download");
+  await file.getByRole("button", { name: "Download" }).click();
+  const saved = await download;
+  expect(saved.suggestedFilename()).toBe("notes.txt");
+  expect(readFileSync(await saved.path(), "utf8")).toBe("one\n2\nthree\n");
+
+  await file.getByText("What changed").click();
+  await expect(
+    file.getByRole("row").filter({ hasText: "two" }).filter({ hasText: "2" }).first(),
+  ).toBeVisible();
+
+  await paired.getByRole("button", { name: "Earlier version" }).click();
+  await expect(paired.getByText(/^Version \d+/).first()).toBeVisible();
+  await file.getByText("File", { exact: true }).click();
+  await expect(file.getByText("two")).toBeVisible();
+  await file.getByText("Compare with now").click();
+  await expect(file.getByRole("row").filter({ hasText: "two" }).first()).toBeVisible();
+
+  await paired.getByRole("button", { name: "Restore…" }).click();
+  const dialog = paired.getByRole("dialog");
+  await expect(dialog.getByText("1 file would change:")).toBeVisible();
+  await dialog.getByRole("button", { name: "Restore", exact: true }).click();
+  await expect(paired.getByText(/Restored version/)).toBeVisible();
+  await file.getByText("File", { exact: true }).click();
+  await expect(file.getByText("two")).toBeVisible();
+  const sessions = await daemon.json<{ id: number; workspace: string }[]>("sessions");
+  const folder = sessions.find(({ id }) => id === session)?.workspace ?? "";
+  await expect.poll(() => readFileSync(`${folder}/notes.txt`, "utf8")).toBe("one\ntwo\nthree\n");
+});
+
+test("the tree is walked by keys", async ({ paired }) => {
+  await newSession(paired, { message: "write a.txt one" });
+  await idle(paired);
+  await say(paired, "write b.txt two");
+  await expect(paired.getByTestId("answer")).toHaveCount(2);
+  await idle(paired);
+  await paired.getByRole("link", { name: "Files" }).click();
+  await paired.getByRole("treeitem", { name: /a\.txt/ }).focus();
+  await paired.keyboard.press("ArrowDown");
+  await paired.keyboard.press("Enter");
+  await expect(paired.getByRole("region", { name: "b.txt" })).toBeVisible();
+});
