@@ -168,6 +168,63 @@ def do_many(rest):
     complete()
 
 
+DEMO = """The watcher task **returns on the first write error**, so a full disk ends it for good. Three things follow:
+
+1. Keep the task alive and mark the replica *degraded*.
+2. Retry with a bounded back-off, at most every 30 s.
+3. Say so once in the journal, so that every client sees it.
+
+```rust
+match self.journal.append(&batch).await {
+    Ok(sequence) => self.settle(sequence),
+    // A full disk passes; a task that ended does not come back.
+    Err(error) if error.is_storage_full() => self.degrade(Reason::DiskFull),
+    Err(error) => return Err(error.into()),
+}
+```
+
+| disk | before | now |
+|---|---|---|
+| full | the task ends | degraded, retries |
+| free again | nothing happens | catches up |
+"""
+
+DEMO_DIFF = """--- a/src/watch.rs
++++ b/src/watch.rs
+@@ -114,6 +114,7 @@ impl Watcher {
+         let batch = self.debounced.take();
+         match self.journal.append(&batch).await {
+             Ok(sequence) => self.settle(sequence),
+-            Err(error) => return Err(error.into()),
++            Err(error) if error.is_storage_full() => self.degrade(Reason::DiskFull),
++            Err(error) => return Err(error.into()),
+         }
+"""
+
+
+def do_make(_):
+    """A conversation to look at: the screenshots are of it."""
+    element("thinking", text="Where is the error of a write passed on?")
+    element("tool_call", call_id="d1", name="search", arguments={"pattern": "StorageFull", "path": "src"})
+    found = "src/watch.rs:118: Err(error) => return Err(error.into()),"
+    element("tool_result", call_id="d1", output=found, is_error=False, duration_ms=42)
+    element("tool_call", call_id="d2", name="exec", arguments={"command": "cargo nextest run watcher"})
+    failed = "FAIL watcher::survives_full_disk"
+    element("tool_result", call_id="d2", output=failed, is_error=True, duration_ms=8420)
+    say(DEMO)
+    element("file_change", path="src/watch.rs", change="modified", diff=DEMO_DIFF)
+    complete(token_usage={"input_tokens": 48211, "output_tokens": 1932, "cost": "0.2131"})
+
+
+def do_now(_):
+    say("Running the suite now.")
+    element("tool_call", call_id="n1", name="exec", arguments={"command": "./test --only nextest"})
+    element("terminal_output", stream="stdout", data="   Compiling workspace v0.1.0\n    Running 412 tests\n")
+    element("terminal_output", stream="stdout", data="       PASS watcher::survives_full_disk\n")
+    message = until("steer", "cancel")
+    complete("cancelled" if message["type"] == "cancel" else "end_turn")
+
+
 ACTIONS = {name[3:]: action for name, action in list(globals().items()) if name.startswith("do_")}
 count = 0
 while True:

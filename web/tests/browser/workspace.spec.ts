@@ -21,7 +21,7 @@ test("files: tree, versions, side by side, restore with a preview, download", as
   expect(saved.suggestedFilename()).toBe("notes.txt");
   expect(readFileSync(await saved.path(), "utf8")).toBe("one\n2\nthree\n");
 
-  await file.getByText("What changed").click();
+  await file.getByText("Changes").click();
   await expect(
     file.getByRole("row").filter({ hasText: "two" }).filter({ hasText: "2" }).first(),
   ).toBeVisible();
@@ -30,7 +30,7 @@ test("files: tree, versions, side by side, restore with a preview, download", as
   await expect(paired.getByText(/^Version \d+/).first()).toBeVisible();
   await file.getByText("File", { exact: true }).click();
   await expect(file.getByText("two")).toBeVisible();
-  await file.getByText("Compare with now").click();
+  await file.getByText("Against now").click();
   await expect(file.getByRole("row").filter({ hasText: "two" }).first()).toBeVisible();
 
   await paired.getByRole("button", { name: "Restore…" }).click();

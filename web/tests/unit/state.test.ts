@@ -163,6 +163,18 @@ describe("the outbox", () => {
     expect(outbox.items).toEqual([]);
   });
 
+  it("does not show a message beside its row, whichever comes first", async () => {
+    const memory = new MemoryChannel();
+    let answer!: (sent: { message_id: number; queued: boolean }) => void;
+    memory.sending = () => new Promise((resolve) => (answer = resolve));
+    const outbox = new Outbox(memory.channel, shelf);
+    outbox.send(1, "a", "queue");
+    outbox.arrived(7);
+    expect(outbox.of(1)).toHaveLength(1);
+    answer({ message_id: 7, queued: true });
+    await vi.waitFor(() => expect(outbox.items).toEqual([]));
+  });
+
   it("keeps what was refused until it is sent again or thrown away", async () => {
     const memory = new MemoryChannel();
     memory.sending = () => Promise.reject(new Error("the queue is full"));

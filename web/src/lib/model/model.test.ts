@@ -18,7 +18,14 @@ import {
 import { Prompts } from "./prompts";
 import { formatRoute, pairingCode, parseRoute, type Route } from "./route";
 import { asRow } from "./rows";
-import { applyToSessions, asSession, searchSessions, titleOf, type Session } from "./sessions";
+import {
+  applyToSessions,
+  asSession,
+  mergeListing,
+  searchSessions,
+  titleOf,
+  type Session,
+} from "./sessions";
 import { readableAnswer, summary } from "./tools";
 import { Transcript } from "./transcript";
 import { amount, fillDays } from "./usage";
@@ -133,6 +140,19 @@ describe("sessions", () => {
     const list = [session];
     expect(after(list, new Journal().text("a"))).toBe(list);
     expect(after(list, new Journal(99).message(1, "a"))).toBe(list);
+  });
+
+  it("keep when they were used over a listing that does not say it", () => {
+    const now = Date.parse("2026-01-02T00:00:00Z");
+    const listed = [
+      { id: 1, alive_secs: 60 },
+      { id: 2, alive_secs: 60 },
+    ];
+    const merged = mergeListing(listed, [{ ...session, lastAt: "2026-01-03T00:00:00.000Z" }], now);
+    expect(merged.map(({ lastAt }) => lastAt)).toEqual([
+      "2026-01-03T00:00:00.000Z",
+      "2026-01-01T23:59:00.000Z",
+    ]);
   });
 
   it("are found by every word, newest first", () => {

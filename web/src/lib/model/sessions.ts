@@ -18,7 +18,8 @@ export interface Session {
   lastAt: string;
 }
 
-export function asSession(value: unknown): Session | null {
+/** `now` in milliseconds: a listing says how old a session is, not when it was made. */
+export function asSession(value: unknown, now = 0): Session | null {
   if (!isObject(value)) return null;
   const id = number(value, "id");
   if (id === null) return null;
@@ -34,8 +35,28 @@ export function asSession(value: unknown): Session | null {
     workspace: text(value, "workspace"),
     worker: text(value, "worker"),
     cost: text(value, "cost"),
-    lastAt: text(value, "last_at") || text(value, "created_at"),
+    lastAt: text(value, "last_at") || born(number(value, "alive_secs"), now),
   };
+}
+
+function born(age: number | null, now: number): string {
+  return age === null || now === 0 ? "" : new Date(now - age * 1000).toISOString();
+}
+
+/** A listing, with what is known better from rows: when a session was last used. */
+export function mergeListing(
+  listed: readonly unknown[],
+  known: readonly Session[],
+  now: number,
+): Session[] {
+  const before = new Map(known.map((session) => [session.id, session.lastAt]));
+  return listed
+    .map((item) => asSession(item, now))
+    .filter((session) => session !== null)
+    .map((session) => {
+      const seen = before.get(session.id) ?? "";
+      return seen > session.lastAt ? { ...session, lastAt: seen } : session;
+    });
 }
 
 /** Rows that change when a session was last used, as a person sees it. */

@@ -5,7 +5,7 @@ import { SvelteMap } from "svelte/reactivity";
 import type { Approval, Channel, ConnectionState, Device, Hello } from "../channel";
 import { Prompts, type Prompt } from "../model/prompts";
 import { asRow, type Row } from "../model/rows";
-import { applyToSessions, asSession, type Session } from "../model/sessions";
+import { applyToSessions, mergeListing, type Session } from "../model/sessions";
 import { Conversation } from "./conversation.svelte";
 import { Outbox } from "./outbox.svelte";
 import { Router } from "./router.svelte";
@@ -15,6 +15,9 @@ import { Toasts } from "./toasts.svelte";
 
 /** Conversations whose rows stay in memory; the one opened longest ago is dropped. */
 const MAX_OPEN = 8;
+
+/** Sessions that are looked at to find the end of the journal. */
+const NEWEST = 4;
 
 export const [getApp, setApp] = createContext<App>();
 
@@ -102,7 +105,7 @@ export class App {
       ({ sessions } = await this.channel.request("sessions.list", { include_closed: true }));
       if (before === this.#changes) break;
     }
-    this.sessions = (sessions ?? []).map(asSession).filter((session) => session !== null);
+    this.sessions = mergeListing(sessions ?? [], this.sessions, Date.now());
     this.sessionsKnown = true;
     this.#keepSessions();
   }
@@ -151,23 +154,29 @@ export class App {
       return;
     }
     if (state.kind !== "live" || was === "live") return;
-    void this.#follow();
+    void this.outbox.restore();
+    if (this.#following === null) void this.#follow();
+    else this.#refresh();
+  }
+
+  /** Asks for the lists. The follow must be live, so that no row falls between it and them. */
+  #refresh(): void {
     void this.attempt(() => this.refreshSessions());
     void this.attempt(() => this.refreshPrompts());
-    void this.outbox.restore();
   }
 
   /** Reads the journal from now on. The channel takes it up again after a reconnect by itself. */
   async #follow(): Promise<void> {
-    if (this.#following !== null) return;
     const abort = new AbortController();
     this.#following = abort;
     try {
       let live = false;
-      for await (const item of this.channel.follow({ after: 0 }, { signal: abort.signal })) {
+      const after = await this.#recent();
+      for await (const item of this.channel.follow({ after }, { signal: abort.signal })) {
         if ("caughtUp" in item) {
           live = true;
           this.#caughtUp.open();
+          this.#refresh();
           continue;
         }
         const row = asRow(item.row);
@@ -181,6 +190,19 @@ export class App {
     } finally {
       if (this.#following === abort) this.#following = null;
     }
+  }
+
+  /** A number near the end of the journal: the newest row of the newest sessions. */
+  async #recent(): Promise<number> {
+    const { sessions } = await this.channel.request("sessions.list", { include_closed: true });
+    const newest = sessions.toSorted((a, b) => b.id - a.id).slice(0, NEWEST);
+    const active = sessions.filter(({ active }) => active);
+    const pages = await Promise.all(
+      [...newest, ...active].map(({ id }) =>
+        this.channel.request("events.page", { session: id, limit: 1 }),
+      ),
+    );
+    return Math.max(0, ...pages.flatMap(({ events }) => events.map(({ seq }) => seq)));
   }
 
   #take(row: Row): void {

@@ -65,10 +65,7 @@ export class Conversation {
         const rows = await this.#page(before);
         this.#timeline.insert(rows);
         const first = rows[0]?.seq;
-        if (rows.length < PAGE) {
-          if (known === null) this.#timeline.complete = true;
-          break;
-        }
+        if (first === undefined) this.#timeline.complete = true;
         if (first === undefined || known === null || first <= known) break;
         if (page + 1 >= MAX_CATCH_UP) {
           this.#timeline.forgetBefore(first);
@@ -94,7 +91,8 @@ export class Conversation {
     try {
       const rows = await this.#page(first);
       this.#timeline.insert(rows);
-      if (rows.length < PAGE) this.#timeline.complete = true;
+      // A page may be short because its rows are long: only an empty one is the beginning.
+      if (rows.length === 0) this.#timeline.complete = true;
       this.#publish();
     } catch (error) {
       this.error = error instanceof Error ? error.message : String(error);

@@ -13,11 +13,15 @@ export interface Outgoing extends Unsent {
   message: number | null;
 }
 
+const MAX_SEEN = 100;
+
 export class Outbox {
   items = $state.raw<readonly Outgoing[]>([]);
 
   #channel: Channel;
   #shelf: Shelf;
+  /** Messages whose row came in before the answer that names them; the newest ones. */
+  #seen = new Set<number>();
 
   constructor(channel: Channel, shelf: Shelf) {
     this.#channel = channel;
@@ -64,7 +68,11 @@ export class Outbox {
   arrived(message: number): void {
     if (this.items.some((item) => item.message === message)) {
       this.#set(this.items.filter((item) => item.message !== message));
+      return;
     }
+    this.#seen.add(message);
+    const [oldest] = this.#seen;
+    if (this.#seen.size > MAX_SEEN && oldest !== undefined) this.#seen.delete(oldest);
   }
 
   clear(): void {
@@ -78,7 +86,8 @@ export class Outbox {
     try {
       const answer = await this.#channel.send({ session, content, mode }, { clientKey: key });
       // A steer shows as a row of its own; a queued message is matched by its number.
-      if (mode === "steer" && !answer.queued) this.discard(key);
+      const shown = this.#seen.delete(answer.message_id);
+      if (shown || (mode === "steer" && !answer.queued)) this.discard(key);
       else this.#change(key, { state: "accepted", message: answer.message_id });
     } catch (error) {
       this.#change(key, { state: "failed", error: error instanceof Error ? error.message : "" });

@@ -29,7 +29,9 @@ export class Shelf {
 
   async sessions(): Promise<Session[]> {
     const value = await this.#vault?.get("sessions");
-    return Array.isArray(value) ? (value as Session[]).filter((session) => asSession(session)) : [];
+    return Array.isArray(value)
+      ? (value as Session[]).filter((session) => asSession(session) !== null)
+      : [];
   }
 
   async keepSessions(sessions: readonly Session[]): Promise<void> {

@@ -1,0 +1,87 @@
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import type { Page } from "@playwright/test";
+import { Daemon } from "./daemon";
+import { expect, idle, newSession, pair, say, test, watch } from "./fixtures";
+
+/** Every page is opened at both sizes in light and dark; SCREENSHOTS=1 keeps what it looks like. */
+const KEEP = process.env["SCREENSHOTS"] === "1";
+const FOLDER = join(import.meta.dirname, "../../../docs/screenshots");
+
+const SIZES = [
+  { name: "desktop", viewport: { width: 1280, height: 820 }, phone: false },
+  { name: "phone", viewport: { width: 390, height: 844 }, phone: true },
+];
+
+async function shot(page: Page, name: string): Promise<void> {
+  // Nothing lies outside of the screen, whatever its size.
+  const wider = await page.evaluate(() => document.documentElement.scrollWidth > window.innerWidth);
+  expect(wider).toBe(false);
+  if (KEEP) await page.screenshot({ path: join(FOLDER, `${name}.png`), animations: "disabled" });
+}
+
+for (const { name, viewport, phone } of SIZES) {
+  for (const colorScheme of ["light", "dark"] as const) {
+    test(`${name}, ${colorScheme}`, async ({ browser }) => {
+      test.setTimeout(90_000);
+      if (KEEP) mkdirSync(FOLDER, { recursive: true });
+      const daemon = await Daemon.start();
+      const context = await browser.newContext({
+        viewport,
+        colorScheme,
+        hasTouch: phone,
+        isMobile: phone,
+      });
+      const broken = watch(context, daemon);
+      const page = await context.newPage();
+      const kept = `${name}-${colorScheme}`;
+      const go = (route: string) => page.goto(`${daemon.url}/#/${route}`);
+
+      await page.goto(daemon.url);
+      await page.getByLabel("Code").waitFor();
+      await shot(page, `${kept}-pair`);
+      await pair(page, daemon);
+
+      const other = await newSession(page, { message: "Translate the guide into German" });
+      await idle(page);
+      await go("");
+      const session = await newSession(page, { message: "make the watcher survive a full disk" });
+      await expect(page.getByTestId("file")).toBeVisible();
+      await idle(page);
+      await page.getByRole("log").evaluate((node) => node.scrollTo(0, 0));
+      await shot(page, `${kept}-conversation`);
+      await say(page, "now run the whole suite");
+      await expect(page.getByText("survives_full_disk").last()).toBeVisible();
+      await page.getByText("Queue", { exact: true }).click();
+      await say(page, "Then open a pull request with a short summary");
+      await expect(page.getByTestId("queue")).toBeVisible();
+      await shot(page, `${kept}-working`);
+
+      await go(`s/${other}`);
+      await say(page, "approve rm -rf target/debug && cargo clean");
+      await expect(page.getByRole("region", { name: "Waiting for you" })).toBeVisible();
+      await shot(page, `${kept}-approval`);
+      await page.getByRole("button", { name: "Allow once" }).click();
+      await idle(page);
+
+      if (phone) {
+        await go("");
+        await shot(page, `${kept}-sessions`);
+      }
+      for (const route of ["workers", "usage", "settings", "devices"]) {
+        await go(route);
+        await expect(page.getByRole("main").getByRole("heading").first()).toBeVisible();
+        await expect(page.getByRole("main").getByText(/^Loading/)).toHaveCount(0);
+        await shot(page, `${kept}-${route}`);
+      }
+      await page.goto(`${daemon.url}/#/s/${session}`);
+      await daemon.kill();
+      await expect(page.getByText("Try now")).toBeVisible();
+      await shot(page, `${kept}-reconnecting`);
+
+      expect(broken).toEqual([]);
+      await context.close();
+      await daemon.stop();
+    });
+  }
+}
