@@ -16,6 +16,7 @@
 //! | see how it goes | [`Workspace::status`] (sequence, replicas, lag), [`Replica::status`] (`incoming`: files behind; `outgoing`: unanswered) |
 //! | follow the history live | [`Workspace::watch_sequence`], [`Workspace::log`] with [`history::LogQuery`] |
 //! | look back | [`Workspace::show`], [`Workspace::diff`], [`Workspace::changed_between`], [`Workspace::node_at`], [`Workspace::sequence_at`] |
+//! | look back without opening it | [`Past`]: takes no lock, reads beside whoever has it open |
 //! | go back | [`Workspace::restore`] to a state; [`Workspace::undo`] of a sequence range, of one author if wanted, that spares later changes |
 //! | name and copy states | [`Workspace::checkpoint`], [`Workspace::fork`] |
 //! | keep it small and sound | [`Workspace::prune`], [`Workspace::gc`], [`Workspace::verify`] |
@@ -44,6 +45,7 @@ pub mod history;
 mod link;
 mod mailbox;
 pub mod master;
+mod past;
 mod place;
 pub mod proto;
 pub mod replica;
@@ -53,6 +55,7 @@ pub mod watch;
 
 pub use link::LinkError;
 pub use master::{Workspace, WorkspaceConfig};
+pub use past::{Past, Version};
 pub use place::{Place, Role};
 pub use replica::{Replica, ReplicaConfig};
 pub use transport::Connection;

@@ -34,6 +34,7 @@ mod token;
 mod up;
 mod worker;
 mod workers;
+mod workspace;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -50,6 +51,8 @@ use crate::output::Output;
 pub(crate) enum Command {
     Up(up::UpArgs),
     Worker(worker::WorkerArgs),
+    #[command(subcommand)]
+    Workspace(workspace::WorkspaceCommand),
     #[command(flatten)]
     Ask(AskCommand),
     Completions(completions::CompletionsArgs),
@@ -119,6 +122,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, CommandError> {
     match command {
         Command::Up(args) => many_threads(up::run(&context(&global)?, &args)),
         Command::Worker(args) => many_threads(worker::run(&context(&global)?, args)),
+        Command::Workspace(command) => many_threads(workspace::run(&context(&global)?, command)),
         Command::Ask(command) => one_thread(ask(&context(&global)?, command)),
         Command::Completions(args) => completions::run(&args),
         // An agent's process has its world in its environment, and perhaps no home folder.

@@ -13,3 +13,4 @@ mod talk;
 mod terminal;
 mod usage;
 mod workers;
+mod workspace;

@@ -8,6 +8,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
 
 use super::HistoryError;
 use crate::content::small;
+use crate::past::Version;
 use crate::proto::{ChangeKind, ContentHash, Node, WorkspacePath};
 use crate::tree::seen;
 
@@ -161,6 +162,28 @@ impl HistoryReader {
             while let Some(row) = rows.next()? {
                 if let Some(node) = seen::optional_node_at(row, 2)? {
                     tree.insert(seen::path_at(row, 0)?, node);
+                }
+            }
+            Ok(tree)
+        })
+    }
+
+    /// The same for the whole tree, with the time of each version.
+    pub fn versions_at(
+        &self,
+        sequence: u64,
+    ) -> Result<BTreeMap<WorkspacePath, Version>, HistoryError> {
+        self.read(|db| {
+            let mut select = db.prepare_cached(
+                "SELECT path, max(sequence), kind, mode, hash, size, at FROM versions \
+                 WHERE sequence <= ?1 GROUP BY path",
+            )?;
+            let mut rows = select.query([sequence.cast_signed()])?;
+            let mut tree = BTreeMap::new();
+            while let Some(row) = rows.next()? {
+                if let Some(node) = seen::optional_node_at(row, 2)? {
+                    let at_millis = row.get(6)?;
+                    tree.insert(seen::path_at(row, 0)?, Version { node, at_millis });
                 }
             }
             Ok(tree)

@@ -1,0 +1,59 @@
+//! `quintet workspace fork`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use quintet_workspace::Place;
+use quintet_workspace::control::{ForkAnswer, Request};
+
+use super::super::Context;
+use super::DirArg;
+use super::target::{Content, Target};
+use crate::args::JsonArg;
+use crate::error::CommandError;
+
+/// Copy a workspace, with its history, into a new folder that goes its own way
+#[derive(Debug, Args)]
+pub(crate) struct ForkArgs {
+    /// The new folder; it may be there when it is empty
+    #[arg(value_name = "DIR")]
+    new: PathBuf,
+
+    #[command(flatten)]
+    dir: DirArg,
+
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+pub(crate) async fn run(context: &Context, args: ForkArgs) -> Result<ExitCode, CommandError> {
+    let mut target = Target::find(context, args.dir.dir.as_deref())?;
+    std::fs::create_dir_all(&args.new)?;
+    let new = Place::of(context.home.root(), &args.new)?;
+    if new.role().is_some() {
+        return Err(CommandError::failed(format!(
+            "{} has a history already",
+            new.dir.display()
+        )));
+    }
+    let text = |path: &std::path::Path| {
+        path.to_str()
+            .map(str::to_owned)
+            .ok_or_else(|| CommandError::usage(format!("{} is not UTF-8", path.display())))
+    };
+    let request = Request::Fork {
+        dir: text(&new.dir)?,
+        state_dir: text(&new.state_dir)?,
+    };
+    let answer: ForkAnswer = target.ask(request, "copying", Content::None).await?;
+    if args.json.json {
+        context.output.json(&answer)?;
+    } else {
+        context.output.talk(format_args!(
+            "{} holds {} files, as of {}",
+            answer.dir, answer.files, answer.sequence
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}

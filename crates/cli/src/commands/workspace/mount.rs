@@ -1,0 +1,104 @@
+//! `quintet workspace mount`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::super::Context;
+use super::DirArg;
+use crate::error::CommandError;
+
+const EXAMPLES: &str = "\
+Examples:
+  quintet workspace mount /mnt/past &
+  ls /mnt/past/at/120/src                          The tree right after sequence 120
+  cat /mnt/past/time/2026-01-31T12:00:00Z/notes    What it was at that time
+
+It runs until Ctrl-C, SIGTERM or `fusermount3 -u DIR`. Nothing can be changed in it.";
+
+/// Show the whole past of a workspace as folders, read-only
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct MountArgs {
+    /// Empty folder to show it in
+    #[arg(value_name = "DIR")]
+    mountpoint: PathBuf,
+
+    #[command(flatten)]
+    dir: DirArg,
+}
+
+#[cfg(feature = "fuse")]
+mod past;
+
+#[cfg(feature = "fuse")]
+pub(crate) async fn run(context: &Context, args: MountArgs) -> Result<ExitCode, CommandError> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let target = super::target::Target::find(context, args.dir.dir.as_deref())?;
+    if target.role() == quintet_workspace::Role::Replica {
+        return Err(CommandError::usage(
+            "this folder is a replica; its history is at the master",
+        ));
+    }
+    if !std::path::Path::new("/dev/fuse").exists() {
+        return Err(
+            CommandError::failed("this machine has no /dev/fuse, so nothing can be mounted")
+                .hint("load the kernel's module with `modprobe fuse`, or run the container with --device /dev/fuse")
+                .hint("`quintet workspace show PATH@SEQ` and `fork` show the past without a mount"),
+        );
+    }
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let past = quintet_workspace::Past::open(&target.place)
+        .map_err(|error| CommandError::new(crate::error::ErrorKind::Failed, error))?;
+    let mut options = fuser::Config::default();
+    options.mount_options = vec![
+        fuser::MountOption::FSName("quintet".to_owned()),
+        fuser::MountOption::RO,
+        fuser::MountOption::NoSuid,
+        fuser::MountOption::NoDev,
+        fuser::MountOption::DefaultPermissions,
+    ];
+    let mountpoint = args.mountpoint.canonicalize().map_err(|error| {
+        CommandError::failed(format!("{}: {error}", args.mountpoint.display()))
+            .hint("the folder to mount at has to be there, and empty")
+    })?;
+    let session = fuser::Session::new(past::PastFs::new(past), &mountpoint, &options)
+        .and_then(fuser::Session::spawn)
+        .map_err(|error| {
+            CommandError::failed(format!("can't mount at {}: {error}", mountpoint.display()))
+                .hint("it needs fusermount3 (the package fuse3), or to be root")
+        })?;
+    context
+        .output
+        .line(format_args!("the past is at {}", mountpoint.display()))?;
+    let mut ended = tokio::time::interval(std::time::Duration::from_millis(250));
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+            // It ends by itself when somebody else unmounts it.
+            _ = ended.tick() => if session.guard.is_finished() {
+                return Ok(ExitCode::SUCCESS);
+            },
+        }
+    }
+    tokio::task::spawn_blocking(move || session.umount_and_join())
+        .await
+        .map_err(|error| CommandError::failed(error.to_string()))??;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(not(feature = "fuse"))]
+pub(crate) async fn run(context: &Context, args: MountArgs) -> Result<ExitCode, CommandError> {
+    std::future::ready(()).await;
+    super::target::Target::find(context, args.dir.dir.as_deref())?;
+    Err(CommandError::failed(format!(
+        "this program was built without FUSE, so nothing can be mounted at {}",
+        args.mountpoint.display()
+    ))
+    .hint("build it with `cargo build --release --features fuse`")
+    .hint("`quintet workspace show PATH@SEQ` and `fork` show the past without a mount"))
+}

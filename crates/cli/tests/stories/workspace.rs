@@ -1,0 +1,456 @@
+//! A folder with a history, and replicas of it, without a daemon.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Finished, Machine, Running};
+
+/// A folder that is served.
+struct Master {
+    process: Running,
+    ready: Value,
+}
+
+impl Master {
+    async fn serves(machine: &Machine, more: &[&str]) -> Self {
+        fs::create_dir_all(machine.path().join("work")).unwrap();
+        let arguments = [&["workspace", "serve", "work", "--json"], more].concat();
+        let mut process = Running::start(machine.quintet(&arguments));
+        let ready = serde_json::from_str(&process.line().await).unwrap();
+        Self { process, ready }
+    }
+
+    fn socket(&self) -> &str {
+        self.ready["socket"].as_str().unwrap()
+    }
+
+    async fn stops(self) {
+        self.process.signal(rustix::process::Signal::TERM);
+        assert!(self.process.ends().await.success());
+    }
+}
+
+/// A replica that is in sync once this returns.
+async fn mirror(machine: &Machine, name: &str, master: &Master) -> Running {
+    let arguments = [
+        "workspace",
+        "mirror",
+        name,
+        "--connect",
+        master.socket(),
+        "--sandbox-id",
+        name,
+    ];
+    let mut process = Running::start(machine.quintet(&arguments));
+    process.prints("is in sync at").await;
+    process
+}
+
+/// `quintet workspace WORDS --dir DIR`.
+async fn workspace(machine: &Machine, dir: &str, words: &[&str]) -> Finished {
+    let arguments = [&["workspace"], words, &["--dir", dir]].concat();
+    machine.runs(&arguments).await
+}
+
+async fn asks(machine: &Machine, dir: &str, words: &[&str]) -> Value {
+    workspace(machine, dir, &[words, &["--json"]].concat())
+        .await
+        .json()
+}
+
+async fn barrier(machine: &Machine, dir: &str) -> u64 {
+    let passed = asks(machine, dir, &["barrier", "--write-back"]).await;
+    passed["sequence"].as_u64().unwrap()
+}
+
+fn text(path: PathBuf) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+fn names(rows: &Value, key: &str) -> Vec<String> {
+    let rows = rows.as_array().unwrap();
+    rows.iter()
+        .map(|row| row[key].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn two_replicas_follow_and_write_back() {
+    let machine = Machine::fresh();
+    let at = |path: &str| machine.path().join(path);
+    let master = Master::serves(&machine, &[]).await;
+    fs::write(at("work/from-master"), "one").unwrap();
+    let _a = mirror(&machine, "a", &master).await;
+    let _b = mirror(&machine, "b", &master).await;
+    assert_eq!(text(at("b/from-master")), "one");
+
+    fs::create_dir(at("a/src")).unwrap();
+    fs::write(at("a/src/x"), "written in a").unwrap();
+    fs::set_permissions(at("a/src/x"), fs::Permissions::from_mode(0o755)).unwrap();
+    let sequence = barrier(&machine, "a").await;
+    assert_eq!(text(at("work/src/x")), "written in a");
+    barrier(&machine, "b").await;
+    assert_eq!(text(at("b/src/x")), "written in a");
+
+    let status = asks(&machine, "work", &["status"]).await;
+    assert_eq!(status["sequence"], sequence);
+    assert_eq!(
+        (&status["files"], &status["bytes"], &status["pending"]),
+        (&json!(2), &json!(15), &json!(0))
+    );
+    let replicas: Vec<&str> = status["replicas"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|replica| replica["sandbox_id"].as_str().unwrap())
+        .collect();
+    assert_eq!(replicas, ["a", "b"]);
+    let here = asks(&machine, "a", &["status"]).await;
+    assert_eq!(
+        (&here["role"], &here["connected"], &here["files"]),
+        (&json!("replica"), &json!(true), &json!(2))
+    );
+
+    let log = asks(&machine, "work", &["log", "src/x"]).await;
+    let line = &log.as_array().unwrap()[0];
+    assert_eq!(line["author"], "a");
+    assert_eq!(line["change"], "write");
+    assert_eq!(line["size"], 12);
+    assert_eq!(line["mode"], 0o755);
+    assert!(line["at"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(line["hash"].as_str().unwrap().len(), 64);
+    // The folder around the current one is meant where none is named.
+    let mut inside = machine.quintet(&["workspace", "log", "x", "--json"]);
+    inside.current_dir(at("work/src"));
+    assert_eq!(Finished::of(inside).await.json(), log);
+
+    let at_master = workspace(&machine, "work", &["barrier"]).await.fails(2);
+    assert!(at_master.contains("replicas"), "{at_master}");
+    let at_replica = workspace(&machine, "a", &["log"]).await.fails(1);
+    assert!(at_replica.contains("at the master"), "{at_replica}");
+    master.stops().await;
+    let unreached = workspace(&machine, "a", &["barrier", "--timeout", "200ms"])
+        .await
+        .fails(1);
+    assert!(unreached.contains("out of reach"), "{unreached}");
+}
+
+#[tokio::test]
+async fn the_past_is_shown_compared_restored_and_the_restore_undone() {
+    let machine = Machine::fresh();
+    let at = |path: &str| machine.path().join(path);
+    let master = Master::serves(&machine, &[]).await;
+    fs::create_dir(at("work/d")).unwrap();
+    fs::write(at("work/d/f"), "one\ntwo\n").unwrap();
+    fs::write(at("work/gone"), "soon\n").unwrap();
+    let first = asks(&machine, "work", &["checkpoint", "first"]).await;
+    let first = first["sequence"].as_u64().unwrap().to_string();
+    fs::write(at("work/d/f"), "one\n2\n").unwrap();
+    fs::remove_file(at("work/gone")).unwrap();
+    fs::write(at("work/new"), vec![0; 100_000]).unwrap();
+
+    let shown = workspace(&machine, "work", &["show", &format!("d/f@{first}")]).await;
+    assert_eq!(shown.succeeds(), "one\ntwo\n");
+    let now = workspace(&machine, "work", &["show", "d/f"]).await;
+    assert_eq!(now.succeeds(), "one\n2\n");
+    let diff = workspace(&machine, "work", &["diff", "first.."]).await;
+    let diff = diff.succeeds();
+    assert!(diff.contains("--- a/d/f\n+++ b/d/f\n"), "{diff}");
+    assert!(
+        diff.contains("-two\n+2\n") && diff.contains("-soon\n"),
+        "{diff}"
+    );
+    let one = asks(&machine, "work", &["diff", "first..now", "d"]).await;
+    assert_eq!(names(&one, "path"), ["d/f"]);
+    let served = asks(&machine, "work", &["diff", "first.."]).await;
+    assert_eq!(names(&served, "change"), ["write", "delete", "write"]);
+    master.stops().await;
+    let opened = asks(&machine, "work", &["diff", "first.."]).await;
+    assert_eq!(opened, served, "the same whoever has it open");
+
+    let preview = asks(&machine, "work", &["restore", "--to", "first", "--dry-run"]).await;
+    assert_eq!(preview["changes"].as_array().unwrap().len(), 3);
+    assert!(!at("work/gone").exists(), "a dry run changes nothing");
+    let done = asks(&machine, "work", &["restore", "--to", "first"]).await;
+    assert_eq!(text(at("work/d/f")), "one\ntwo\n");
+    assert_eq!(text(at("work/gone")), "soon\n");
+    assert!(!at("work/new").exists());
+    assert!(done["sequence"].as_u64() > done["before"].as_u64());
+    let before = done["before"].to_string();
+    asks(&machine, "work", &["restore", "--to", &before]).await;
+    assert_eq!(text(at("work/d/f")), "one\n2\n");
+    assert!(!at("work/gone").exists() && at("work/new").exists());
+    asks(&machine, "work", &["restore", "--to", &first, "gone"]).await;
+    assert_eq!(text(at("work/gone")), "soon\n");
+    assert_eq!(text(at("work/d/f")), "one\n2\n", "only what was named");
+
+    asks(&machine, "work", &["fork", "fork"]).await;
+    assert_eq!(text(at("fork/d/f")), "one\n2\n");
+    fs::write(at("fork/d/f"), "another way").unwrap();
+    let forked = asks(&machine, "fork", &["log", "d/f"]).await;
+    let original = asks(&machine, "work", &["log", "d/f"]).await;
+    let length = |log: &Value| log.as_array().unwrap().len();
+    assert_eq!(length(&forked), length(&original) + 1);
+
+    let freed = asks(&machine, "work", &["gc", "--larger-than", "0"]).await;
+    assert!(freed["pruned"]["versions"].as_u64() > Some(0), "{freed}");
+    let checked = asks(&machine, "work", &["verify"]).await;
+    assert_eq!(checked["damaged"], json!([]));
+    assert_eq!(
+        names(&asks(&machine, "work", &["checkpoint"]).await, "name"),
+        ["first"]
+    );
+    asks(&machine, "work", &["restore", "--to", "first"]).await;
+    assert_eq!(
+        text(at("work/d/f")),
+        "one\ntwo\n",
+        "a checkpoint outlives it"
+    );
+    for (words, says) in [
+        (&["show", "d/f@999"][..], "999"),
+        (&["show", "nothing@now"], "did not exist"),
+        (&["diff", "never.."], "no checkpoint"),
+        (&["checkpoint", "first"], "already"),
+    ] {
+        let told = workspace(&machine, "work", words).await.fails(1);
+        assert!(told.contains(says), "{told}");
+    }
+    workspace(&machine, "work", &["checkpoint", "12"])
+        .await
+        .fails(2);
+    workspace(&machine, "work", &["restore"]).await.fails(2);
+    workspace(&machine, "work", &["restore", "--at", "soon"])
+        .await
+        .fails(2);
+}
+
+#[tokio::test]
+async fn a_time_is_a_state_too() {
+    let machine = Machine::fresh();
+    let file = machine.path().join("work/f");
+    let _master = Master::serves(&machine, &[]).await;
+    fs::write(&file, "then").unwrap();
+    let log = asks(&machine, "work", &["log"]).await;
+    let then = log[0]["at"].as_str().unwrap();
+    // A later moment by the clock of the log, whatever its step.
+    loop {
+        fs::write(&file, "now").unwrap();
+        let log = asks(&machine, "work", &["log"]).await;
+        if log.as_array().unwrap().last().unwrap()["at"] != log[0]["at"] {
+            break;
+        }
+        fs::write(&file, "later").unwrap();
+        asks(&machine, "work", &["log"]).await;
+    }
+    asks(&machine, "work", &["restore", "--at", then]).await;
+    assert_ne!(text(file), "now");
+    let early = ["restore", "--at", "2001-01-01T00:00:00Z"];
+    let told = workspace(&machine, "work", &early).await.fails(1);
+    assert!(told.contains("nothing was recorded"), "{told}");
+}
+
+#[tokio::test]
+async fn what_the_master_refuses_is_kept_shown_and_taken() {
+    let machine = Machine::fresh();
+    let at = |path: &str| machine.path().join(path);
+    let master = Master::serves(&machine, &[]).await;
+    fs::write(at("work/f"), "base").unwrap();
+    let replica = mirror(&machine, "a", &master).await;
+    replica.signal(rustix::process::Signal::TERM);
+    assert!(replica.ends().await.success());
+    fs::write(at("a/f"), "mine").unwrap();
+    fs::write(at("work/f"), "theirs").unwrap();
+    asks(&machine, "work", &["log"]).await;
+    let _replica = mirror(&machine, "a", &master).await;
+    barrier(&machine, "a").await;
+    assert_eq!(text(at("a/f")), "theirs");
+
+    let conflicts = asks(&machine, "a", &["conflicts"]).await;
+    let conflict = &conflicts.as_array().unwrap()[0];
+    assert_eq!(
+        (&conflict["path"], &conflict["author"], &conflict["size"]),
+        (&json!("f"), &json!("a"), &json!(4))
+    );
+    assert!(conflict["reason"].as_str().unwrap().contains("conflict"));
+    let id = conflict["id"].to_string();
+    let kept = workspace(&machine, "a", &["conflicts", "show", &id]).await;
+    assert_eq!(kept.succeeds(), "mine");
+    workspace(&machine, "a", &["conflicts", "take", &id])
+        .await
+        .succeeds();
+    barrier(&machine, "a").await;
+    assert_eq!(text(at("work/f")), "mine");
+    assert_eq!(asks(&machine, "a", &["conflicts", "ls"]).await, json!([]));
+    let unknown = workspace(&machine, "a", &["conflicts", "take", &id]).await;
+    assert!(unknown.fails(1).contains("no conflict"));
+}
+
+#[tokio::test]
+async fn replicas_come_over_websocket_with_the_token() {
+    let machine = Machine::fresh();
+    let master = Master::serves(
+        &machine,
+        &["--ws-listen", "127.0.0.1:0", "--token", "secret"],
+    )
+    .await;
+    fs::write(machine.path().join("work/f"), "over there").unwrap();
+    let url = master.ready["ws"].as_str().unwrap();
+    let words = |token| {
+        [
+            "workspace",
+            "mirror",
+            "a",
+            "--ws-connect",
+            url,
+            "--sandbox-id",
+            "a",
+            "--token",
+            token,
+        ]
+    };
+    let mut refused = Running::start_with_talk(&machine, &words("wrong"));
+    refused.prints("HTTP 401").await;
+    refused.signal(rustix::process::Signal::TERM);
+    refused.ends().await;
+    let mut replica = Running::start(machine.quintet(&words("secret")));
+    replica.prints("is in sync at").await;
+    assert_eq!(text(machine.path().join("a/f")), "over there");
+    let open = ["workspace", "serve", "work", "--ws-listen", "0.0.0.0:0"];
+    let told = machine.runs(&open).await.fails(2);
+    assert!(told.contains("--token"), "{told}");
+}
+
+#[tokio::test]
+async fn what_should_not_be_tracked_is_refused() {
+    let machine = Machine::fresh();
+    let home = machine.runs(&["workspace", "serve", "."]).await.fails(1);
+    assert!(home.contains("home folder"), "{home}");
+    let root = machine.runs(&["workspace", "serve", "/"]).await.fails(1);
+    assert!(root.contains("root of the file system"), "{root}");
+    fs::create_dir(machine.path().join("many")).unwrap();
+    for name in ["a", "b", "c"] {
+        fs::write(machine.path().join("many").join(name), "12345").unwrap();
+    }
+    for limit in [["--max-files", "2"], ["--max-size", "10"]] {
+        let told = machine
+            .runs(&[&["workspace", "serve", "many"], &limit[..]].concat())
+            .await
+            .fails(1);
+        assert!(told.contains("allow it explicitly"), "{told}");
+    }
+    let nowhere = machine.runs(&["workspace", "log"]).await.fails(1);
+    assert!(nowhere.contains("not a workspace") && nowhere.contains("serve"));
+    let master = Master::serves(&machine, &[]).await;
+    let second = machine.runs(&["workspace", "serve", "work"]).await.fails(1);
+    assert!(second.contains("in use"), "{second}");
+    let mixed = [
+        "workspace",
+        "mirror",
+        "work",
+        "--connect",
+        master.socket(),
+        "--sandbox-id",
+        "x",
+    ];
+    let told = machine.runs(&mixed).await.fails(1);
+    assert!(told.contains("history of its own"), "{told}");
+    let neither = machine
+        .runs(&["workspace", "mirror", "a", "--sandbox-id", "x"])
+        .await
+        .fails(2);
+    assert!(neither.contains("--connect"), "{neither}");
+}
+
+#[tokio::test]
+async fn damage_is_found_and_told_with_what_it_affects() {
+    let machine = Machine::fresh();
+    let master = Master::serves(&machine, &[]).await;
+    let noise: Vec<u8> = (0..200_000u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
+    fs::write(machine.path().join("work/f"), noise).unwrap();
+    asks(&machine, "work", &["log"]).await;
+    master.stops().await;
+    for object in objects(&machine.home().join("cas")) {
+        let mut bytes = fs::read(&object).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&object, bytes).unwrap();
+    }
+    let found = workspace(&machine, "work", &["verify", "--json"]).await;
+    let report: Value = serde_json::from_str(&found.stdout).unwrap();
+    assert_eq!(report["damaged"][0]["versions"], json!(["f@1"]));
+    found.fails(1);
+}
+
+fn objects(cas: &Path) -> Vec<PathBuf> {
+    let list = |dir: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let is_shard = |dir: &&PathBuf| dir.is_dir() && dir.file_name().unwrap().len() == 2;
+    list(cas)
+        .iter()
+        .filter(is_shard)
+        .flat_map(|dir| list(dir))
+        .collect()
+}
+
+#[cfg(not(feature = "fuse"))]
+#[tokio::test]
+async fn a_mount_says_what_it_lacks() {
+    let machine = Machine::fresh();
+    let _master = Master::serves(&machine, &[]).await;
+    let told = workspace(&machine, "work", &["mount", "past"])
+        .await
+        .fails(1);
+    assert!(told.contains("without FUSE") && told.contains("--features fuse"));
+}
+
+#[cfg(feature = "fuse")]
+#[tokio::test]
+async fn the_past_is_a_folder() {
+    let machine = Machine::fresh();
+    let at = |path: &str| machine.path().join(path);
+    let master = Master::serves(&machine, &[]).await;
+    fs::create_dir_all(at("work/d")).unwrap();
+    fs::write(at("work/d/f"), "before").unwrap();
+    std::os::unix::fs::symlink("d/f", at("work/link")).unwrap();
+    let first = asks(&machine, "work", &["checkpoint", "first"]).await;
+    fs::write(at("work/d/f"), vec![b'x'; 3_000_000]).unwrap();
+    asks(&machine, "work", &["log"]).await;
+    fs::create_dir(at("past")).unwrap();
+    let words = ["workspace", "mount", "past", "--dir", "work"];
+    if !Path::new("/dev/fuse").exists() {
+        let told = machine.runs(&words).await.fails(1);
+        assert!(told.contains("/dev/fuse"), "{told}");
+        return;
+    }
+    let mut mount = Running::start(machine.quintet(&words));
+    mount.prints("the past is at").await;
+    assert_eq!(text(at("past/at/first/d/f")), "before");
+    assert_eq!(text(at("past/at/first/link")), "before");
+    let sequence = &first["sequence"];
+    assert_eq!(text(at(&format!("past/at/{sequence}/d/f"))), "before");
+    assert_eq!(fs::read(at("past/at/now/d/f")).unwrap().len(), 3_000_000);
+    let listed = |path: &str| -> Vec<String> {
+        let entries = fs::read_dir(at(path)).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(listed("past"), ["at", "time"]);
+    assert_eq!(listed("past/at/now"), ["d", "link"]);
+    let when = first["at"].as_str().unwrap();
+    assert_eq!(text(at(&format!("past/time/{when}/d/f"))), "before");
+    assert!(!at("past/at/999").exists());
+    assert!(fs::write(at("past/at/now/new"), "x").is_err());
+    mount.signal(rustix::process::Signal::TERM);
+    assert!(mount.ends().await.success());
+    assert!(listed("past").is_empty(), "it is unmounted");
+    master.stops().await;
+}
