@@ -30,6 +30,7 @@ const MAX_CREDIT: usize = 16 << 20;
 const CREDIT_PIECE: usize = 32 * 1024;
 
 struct Open {
+    label: String,
     input: mpsc::Sender<Vec<u8>>,
     credit: Arc<Semaphore>,
     ended: CancellationToken,
@@ -88,8 +89,8 @@ impl Link {
         self.0.out.send(plaintext).await.map_err(|_| Ended)
     }
 
-    /// Opens a stream of bytes each way.
-    pub fn open_stream(&self) -> Result<ByteStream, OpError> {
+    /// Opens a stream of bytes each way. The label says what it is of.
+    pub fn open_stream(&self, label: &str) -> Result<ByteStream, OpError> {
         let (input, received) = mpsc::channel(INPUT);
         let credit = Arc::new(Semaphore::new(FIRST_CREDIT as usize));
         let ended = self.0.closed.child_token();
@@ -102,6 +103,7 @@ impl Link {
         }
         let id = self.0.next_stream.fetch_add(1, Ordering::Relaxed);
         let open = Open {
+            label: label.to_owned(),
             input,
             credit: credit.clone(),
             ended: ended.clone(),
@@ -114,6 +116,18 @@ impl Link {
             ended,
             link: self.clone(),
         })
+    }
+
+    /// What an open stream is of.
+    pub fn label(&self, stream: u32) -> Option<String> {
+        self.streams().get(&stream).map(|open| open.label.clone())
+    }
+
+    /// Ends a stream: whoever serves it receives nothing more and can't send.
+    pub fn end_stream(&self, stream: u32) {
+        if let Some(open) = self.streams().remove(&stream) {
+            open.ended.cancel();
+        }
     }
 
     /// Input for a stream. One that nobody reads ends.

@@ -20,7 +20,7 @@ use crate::proto::v2::message::{self, ClientMessage, OpError};
 use crate::proto::v2::noise::{Responder, prologue};
 use crate::proto::v2::pair::{DaemonPairing, Paired};
 use crate::proto::v2::record::{RecordKey, Transport};
-use crate::proto::v2::{HandshakeError, MAX_FRAME, MAX_HANDSHAKE, Refused, frame};
+use crate::proto::v2::{HandshakeError, MAX_FRAME, MAX_HANDSHAKE, MAX_PLAINTEXT, Refused, frame};
 
 /// Requests of one connection that are served at once.
 const MAX_REQUESTS: usize = 64;
@@ -321,7 +321,7 @@ async fn listen<B: Backend>(
             },
             Some((id, outcome)) = served.next() => {
                 cancels.remove(&id);
-                if link.send(message::answer(id, &outcome)).await.is_err() {
+                if link.send(fitting(id, &outcome)).await.is_err() {
                     return Closed::Gone;
                 }
                 continue;
@@ -381,6 +381,16 @@ async fn listen<B: Backend>(
             }
         }
     }
+}
+
+/// An answer that fits a record, or an error that says that it does not.
+fn fitting(id: u64, outcome: &Result<serde_json::Value, OpError>) -> Vec<u8> {
+    let answer = message::answer(id, outcome);
+    if answer.len() <= MAX_PLAINTEXT {
+        return answer;
+    }
+    let error = OpError::new("over_limit", "the answer is over 1 MiB; ask for less of it");
+    message::answer(id, &Err(error))
 }
 
 /// Encrypts and sends what is queued, and pings when nothing is.

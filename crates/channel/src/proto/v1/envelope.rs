@@ -120,11 +120,8 @@ pub fn parse(text: &str) -> Result<Envelope, Invalid> {
         })?;
     let agent_id = short_id(&object, "agent_id").map_err(|text| outer(text, Some(&object)))?;
     let request_id = short_id(&object, "request_id").map_err(|text| outer(text, Some(&object)))?;
-    let payload = match object.get("payload") {
-        Some(Value::Object(payload)) => payload,
-        Some(_) | None => {
-            return Err(outer("payload is not an object".to_owned(), Some(&object)));
-        }
+    let Some(Value::Object(payload)) = object.get("payload") else {
+        return Err(outer("payload is not an object".to_owned(), Some(&object)));
     };
     let message = match kind {
         "pairing_request" => Ok(pairing_request(payload)),

@@ -1,0 +1,316 @@
+//! The server over real sockets, with a backend that does nothing but answer.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::routing::any;
+use quintet_channel::client::{Client, ClientError, Identity, ServerMessage};
+use quintet_channel::proto::device::{Device, DeviceId, Seconds, Seen, TokenHash};
+use quintet_channel::proto::keys::{KeyPair, PublicKey, Secret32};
+use quintet_channel::proto::v1::{E2eKey, Outer, ServerEvent};
+use quintet_channel::proto::v2::SUBPROTOCOL;
+use quintet_channel::proto::v2::message::OpError;
+use quintet_channel::server::{
+    ApprovalAnswer, Backend, Closed, Credential, Hub, Limits, NewDevice, Peer, Request, Settings,
+    UserMessage, V1Session,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct Answering {
+    keys: KeyPair,
+    devices: Mutex<HashMap<[u8; 32], Device>>,
+    ended: mpsc::UnboundedSender<Closed>,
+}
+
+struct Nothing;
+
+impl V1Session for Nothing {
+    async fn say(&mut self, _: UserMessage) -> Result<(), OpError> {
+        Ok(())
+    }
+    async fn answer(&mut self, _: ApprovalAnswer) -> Result<(), OpError> {
+        Ok(())
+    }
+    async fn next(&mut self) -> (Outer, ServerEvent) {
+        std::future::pending().await
+    }
+}
+
+impl Backend for Answering {
+    type V1 = Nothing;
+
+    fn now(&self) -> Seconds {
+        1_000_000
+    }
+    fn settings(&self) -> Settings {
+        Settings {
+            e2e_required: true,
+            token_ttl: 1000,
+            code_ttl: 1000,
+        }
+    }
+    fn keys(&self) -> &KeyPair {
+        &self.keys
+    }
+    async fn device_by_token(
+        &self,
+        _: TokenHash,
+    ) -> Result<Option<(Device, Option<E2eKey>)>, OpError> {
+        Ok(None)
+    }
+    async fn device_by_key(&self, key: PublicKey) -> Result<Option<Device>, OpError> {
+        Ok(self.devices.lock().unwrap().get(&key.0).cloned())
+    }
+    async fn add_device(&self, new: NewDevice) -> Result<(), OpError> {
+        if let Credential::V2 { key, .. } = new.credential {
+            self.devices.lock().unwrap().insert(key.0, new.device);
+        }
+        Ok(())
+    }
+    async fn seen(&self, _: DeviceId, _: Seen) {}
+    async fn v1_session(&self, _: &Device) -> Result<Nothing, OpError> {
+        Ok(Nothing)
+    }
+    async fn request(&self, _: Arc<Device>, request: Request) -> Result<Value, OpError> {
+        match request.op.as_str() {
+            "echo" => Ok(request.args),
+            "flood" => loop {
+                let mut items = request.items();
+                items.push(|out| out.extend_from_slice(&json!("x".repeat(100_000)).to_string().into_bytes()));
+                if request.send_items(items).await.is_err() {
+                    return Ok(json!({}));
+                }
+            },
+            "long" => Ok(json!("x".repeat(2 << 20))),
+            "wait" => std::future::pending().await,
+            "stream" => {
+                let mut stream = request.link.open_stream("bytes")?;
+                let id = stream.id();
+                request.link.spawn(async move {
+                    let sender = stream.sender();
+                    while let Some(bytes) = stream.receive().await {
+                        if sender.send(&bytes).await.is_err() {
+                            break;
+                        }
+                    }
+                });
+                Ok(json!({ "stream": id }))
+            }
+            _ => Err(OpError::new("unknown_op", "no")),
+        }
+    }
+    fn closed(&self, _: &Peer, _: Option<&Device>, reason: &Closed) {
+        let _ = self.ended.send(reason.clone());
+    }
+}
+
+struct Bed {
+    url: String,
+    hub: Arc<Hub<Answering>>,
+    ended: mpsc::UnboundedReceiver<Closed>,
+    _server: JoinSet<()>,
+}
+
+impl Bed {
+    async fn new(limits: Limits) -> Self {
+        let (sender, ended) = mpsc::unbounded_channel();
+        let backend = Answering {
+            keys: KeyPair::new(&Secret32::new([7; 32])),
+            devices: Mutex::default(),
+            ended: sender,
+        };
+        let hub = Arc::new(Hub::new(backend, limits));
+        let serving = hub.clone();
+        let app = Router::new().route(
+            "/ws",
+            any(move |upgrade: WebSocketUpgrade| {
+                let hub = serving.clone();
+                async move {
+                    let permit = hub.admit();
+                    upgrade
+                        .protocols([SUBPROTOCOL])
+                        .on_upgrade(move |socket| async move {
+                            let _permit = permit;
+                            let peer = Peer {
+                                source: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                                program: "test".into(),
+                            };
+                            hub.serve_v2(socket, peer, CancellationToken::new()).await;
+                        })
+                }
+            }),
+        );
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("ws://{}/ws", listener.local_addr().unwrap());
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            axum::serve(listener, app).await.unwrap();
+        });
+        Self {
+            url,
+            hub,
+            ended,
+            _server: server,
+        }
+    }
+
+    async fn paired(&self) -> (Client, Identity) {
+        let code = self.hub.open_code().unwrap().code;
+        Client::pair(&self.url, &code, "test").await.unwrap()
+    }
+
+    async fn why_ended(&mut self) -> Closed {
+        timeout(DEADLINE, self.ended.recv()).await.unwrap().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_is_cut_off() {
+    let limits = Limits {
+        not_reading: Duration::from_millis(500),
+        ..Limits::default()
+    };
+    let mut bed = Bed::new(limits).await;
+    let (mut client, _) = bed.paired().await;
+    client.ask("flood", json!({})).await.unwrap();
+    assert_eq!(bed.why_ended().await, Closed::NotReading);
+    assert_eq!(bed.hub.connections(), 0);
+    drop(client);
+}
+
+#[tokio::test]
+async fn a_silent_client_is_cut_off_and_one_that_answers_pings_is_not() {
+    let limits = Limits {
+        silent: Duration::from_millis(600),
+        ..Limits::default()
+    };
+    let mut bed = Bed::new(limits).await;
+    let (mut silent, _) = bed.paired().await;
+    silent.request("echo", json!(1)).await.unwrap();
+    // Pongs are only sent by reading, which this client does not do.
+    assert_eq!(bed.why_ended().await, Closed::Silent);
+    let (mut reading, _) = bed.paired().await;
+    let id = reading.ask("wait", json!({})).await.unwrap();
+    let waited = timeout(Duration::from_millis(1500), reading.next()).await;
+    assert!(waited.is_err(), "{waited:?}");
+    reading.send_json(&json!({ "cancel": id })).await.unwrap();
+    let ServerMessage::Json(answer) = reading.next().await.unwrap() else {
+        panic!("no JSON")
+    };
+    assert_eq!(answer["error"]["code"], "cancelled");
+}
+
+#[tokio::test]
+async fn a_handshake_has_an_end() {
+    let limits = Limits {
+        handshake: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let mut bed = Bed::new(limits).await;
+    let request = tokio_tungstenite::tungstenite::client::IntoClientRequest::into_client_request(
+        bed.url.as_str(),
+    );
+    let mut request = request.unwrap();
+    request
+        .headers_mut()
+        .insert("sec-websocket-protocol", SUBPROTOCOL.parse().unwrap());
+    let (_socket, _) = tokio_tungstenite::connect_async(request).await.unwrap();
+    assert!(matches!(bed.why_ended().await, Closed::Violated(_)));
+}
+
+#[tokio::test]
+async fn answers_requests_and_streams_have_limits() {
+    let bed = Bed::new(Limits::default()).await;
+    let (mut client, _) = bed.paired().await;
+    let code = |outcome: Result<Value, ClientError>| match outcome {
+        Err(ClientError::Op(error)) => error.code,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(code(client.request("long", json!({})).await), "over_limit");
+    for _ in 0..64 {
+        client.ask("wait", json!({})).await.unwrap();
+    }
+    assert_eq!(code(client.request("echo", json!({})).await), "over_limit");
+    for id in 2..=65 {
+        client.send_json(&json!({ "cancel": id })).await.unwrap();
+    }
+    for _ in 0..32 {
+        client.request("stream", json!({})).await.unwrap();
+    }
+    assert_eq!(code(client.request("stream", json!({})).await), "over_limit");
+}
+
+#[tokio::test]
+async fn a_stream_waits_for_credit() {
+    let bed = Bed::new(Limits::default()).await;
+    let (mut client, _) = bed.paired().await;
+    let stream = client.request("stream", json!({})).await.unwrap()["stream"]
+        .as_u64()
+        .unwrap();
+    let stream = u32::try_from(stream).unwrap();
+    // 256 KiB come back without credit, the rest does not.
+    for _ in 0..10 {
+        client.send_bytes(stream, &[7; 32 * 1024]).await.unwrap();
+    }
+    let mut received = 0;
+    while received < 256 * 1024 {
+        if let ServerMessage::Bytes { bytes, .. } = client.next().await.unwrap() {
+            received += bytes.len();
+        }
+    }
+    client.request("echo", json!("between")).await.unwrap();
+    assert_eq!(received, 256 * 1024);
+    let credit = json!({ "credit": { "stream": stream, "bytes": 65536 } });
+    client.send_json(&credit).await.unwrap();
+    while received < 320 * 1024 {
+        let message = timeout(DEADLINE, client.next()).await.unwrap().unwrap();
+        if let ServerMessage::Bytes { bytes, .. } = message {
+            received += bytes.len();
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_more_connections_than_there_are_places() {
+    let limits = Limits {
+        connections: 2,
+        ..Limits::default()
+    };
+    let bed = Bed::new(limits).await;
+    let places: Vec<_> = (0..3).map(|_| bed.hub.admit()).collect();
+    assert!(places[0].is_some() && places[1].is_some() && places[2].is_none());
+    assert_eq!(bed.hub.connections(), 2);
+    drop(places);
+    assert_eq!(bed.hub.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_revoked_device_ends_on_every_connection() {
+    let mut bed = Bed::new(Limits::default()).await;
+    let (mut first, identity) = bed.paired().await;
+    let mut second = Client::resume(&bed.url, &identity).await.unwrap();
+    for client in [&mut first, &mut second] {
+        client.request("echo", json!(1)).await.unwrap();
+    }
+    bed.hub.revoke(identity.device);
+    for client in [&mut first, &mut second] {
+        let ServerMessage::Json(told) = client.next().await.unwrap() else {
+            panic!("no JSON")
+        };
+        assert_eq!(told["error"]["code"], "unauthorized");
+        let closed = client.next().await;
+        assert!(matches!(closed, Err(ClientError::Closed(Some((1000, _))))));
+    }
+    assert_eq!(bed.why_ended().await, Closed::Revoked);
+}

@@ -1,0 +1,269 @@
+//! What the real UI of the original protocol does, without a browser.
+
+use futures_util::{SinkExt, StreamExt};
+use quintet_channel::proto::base64url;
+use quintet_channel::proto::keys::{KeyPair, PublicKey, Secret32};
+use quintet_channel::proto::v1::{E2eKey, Sealed};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+use crate::harness::{Daemon, Machine, within};
+
+/// What a v1 client holds after it has paired.
+#[derive(Clone)]
+pub(super) struct Paired {
+    pub(super) token: String,
+    pub(super) client_id: String,
+    pub(super) key: Option<E2eKey>,
+}
+
+/// One connection of a v1 client.
+pub(super) struct Browser {
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    pub(super) paired: Option<Paired>,
+    nonces: u64,
+}
+
+pub(super) fn ws_url(daemon: &Daemon) -> String {
+    format!("{}/ws", daemon.http().replacen("http", "ws", 1))
+}
+
+/// A code, as `quintet pair --json` prints it.
+pub(super) async fn code(machine: &Machine) -> String {
+    let made = machine.runs(&["pair", "--json"]).await.json();
+    made["code"].as_str().unwrap().to_owned()
+}
+
+pub(super) fn envelope(kind: &str, payload: Value) -> Value {
+    json!({ "v": 1, "type": kind, "session_id": "default", "payload": payload })
+}
+
+impl Browser {
+    pub(super) async fn opens(daemon: &Daemon) -> Self {
+        Self::opens_at(&ws_url(daemon)).await
+    }
+
+    pub(super) async fn opens_at(url: &str) -> Self {
+        let request = url.into_client_request().unwrap();
+        let connecting = tokio_tungstenite::connect_async(request);
+        let (socket, _) = within("the socket opens", connecting).await.unwrap();
+        Self {
+            socket,
+            paired: None,
+            nonces: 0,
+        }
+    }
+
+    /// Opens with what an earlier page kept.
+    pub(super) async fn returns(daemon: &Daemon, paired: &Paired) -> Self {
+        let mut browser = Self::opens(daemon).await;
+        browser.paired = Some(paired.clone());
+        browser
+    }
+
+    /// Pairs, as the UI does: with a key of its own.
+    pub(super) async fn pairs(machine: &Machine, daemon: &Daemon) -> Self {
+        let mut browser = Self::opens(daemon).await;
+        let keys = KeyPair::new(&Secret32::new(secret()));
+        let request = envelope(
+            "pairing_request",
+            json!({
+                "pairing_code": code(machine).await,
+                "client_pub": base64url::encode(&keys.public().0),
+            }),
+        );
+        browser.sends(&request).await;
+        let result = browser.hears("pairing_result").await;
+        let payload = &result["payload"];
+        assert_eq!(payload["ok"], true);
+        assert_eq!(payload["token_type"], "Bearer");
+        assert_eq!(payload["e2e"]["alg"], "x25519-chacha20poly1305-v1");
+        let theirs = payload["e2e"]["agent_pub"].as_str().unwrap();
+        let theirs = PublicKey(base64url::decode_array(theirs).unwrap());
+        browser.paired = Some(Paired {
+            token: payload["access_token"].as_str().unwrap().to_owned(),
+            client_id: payload["client_id"].as_str().unwrap().to_owned(),
+            key: Some(E2eKey::derive(&keys, &theirs).unwrap()),
+        });
+        browser
+    }
+
+    pub(super) async fn sends(&mut self, envelope: &Value) {
+        self.sends_text(envelope.to_string()).await;
+    }
+
+    pub(super) async fn sends_text(&mut self, text: String) {
+        self.sends_message(Message::Text(text.into())).await;
+    }
+
+    pub(super) async fn sends_message(&mut self, message: Message) {
+        within("the message is sent", self.socket.send(message))
+            .await
+            .unwrap();
+    }
+
+    /// An encrypted message, not yet sent.
+    pub(super) fn sealed(&mut self, text: &str, agent: Option<&str>) -> Value {
+        let paired = self.paired.as_ref().unwrap();
+        self.nonces += 1;
+        let mut nonce = [0; 12];
+        nonce[..8].copy_from_slice(&self.nonces.to_le_bytes());
+        nonce[8..].copy_from_slice(&secret()[..4]);
+        let plaintext = json!({ "content": text, "sender_id": "ui-1" }).to_string();
+        let sealed = paired
+            .key
+            .as_ref()
+            .unwrap()
+            .seal(nonce, plaintext.as_bytes());
+        let mut message = envelope(
+            "user_message",
+            json!({
+                "access_token": paired.token,
+                "e2e": {
+                    "nonce": base64url::encode(&sealed.nonce),
+                    "ciphertext": base64url::encode(&sealed.ciphertext),
+                },
+            }),
+        );
+        if let Some(agent) = agent {
+            message["agent_id"] = agent.into();
+        }
+        message
+    }
+
+    pub(super) async fn says(&mut self, text: &str) {
+        let message = self.sealed(text, Some("test"));
+        self.sends(&message).await;
+    }
+
+    pub(super) async fn answers(&mut self, request_id: &str, approved: bool, reason: &str) {
+        let token = &self.paired.as_ref().unwrap().token;
+        let mut answer = envelope(
+            "approval_response",
+            json!({ "access_token": token, "approved": approved, "reason": reason }),
+        );
+        answer["request_id"] = request_id.into();
+        self.sends(&answer).await;
+    }
+
+    /// The next event.
+    pub(super) async fn hears_next(&mut self) -> Value {
+        loop {
+            let message = within("an event comes", self.socket.next()).await;
+            match message.unwrap().unwrap() {
+                Message::Text(text) => {
+                    assert!(text.len() <= 64 * 1024);
+                    let event: Value = serde_json::from_str(&text).unwrap();
+                    assert_eq!(event["v"], 1);
+                    return event;
+                }
+                Message::Ping(_) | Message::Pong(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// The next event, which has to be of this type.
+    #[track_caller]
+    pub(super) fn hears(&mut self, kind: &str) -> impl Future<Output = Value> {
+        let kind = kind.to_owned();
+        async move {
+            let event = self.hears_next().await;
+            assert_eq!(event["type"], *kind, "{event}");
+            event
+        }
+    }
+
+    /// An `error` with this code.
+    pub(super) async fn is_refused(&mut self, code: &str) -> Value {
+        let event = self.hears("error").await;
+        assert_eq!(event["payload"]["code"], *code, "{event}");
+        event
+    }
+
+    /// The chat text of an event, decrypted.
+    pub(super) fn text(&self, event: &Value) -> String {
+        let e2e = &event["payload"]["e2e"];
+        let bytes = |name: &str| base64url::decode(e2e[name].as_str().unwrap()).unwrap();
+        let sealed = Sealed {
+            nonce: bytes("nonce").try_into().unwrap(),
+            ciphertext: bytes("ciphertext"),
+        };
+        let key = self.paired.as_ref().unwrap().key.as_ref().unwrap();
+        let inner: Value = serde_json::from_slice(&key.open(&sealed).unwrap()).unwrap();
+        inner["content"].as_str().unwrap().to_owned()
+    }
+
+    /// Streams to the end of a turn: the joined chunks and the final text.
+    pub(super) async fn hears_answer(&mut self) -> (String, String) {
+        let mut streamed = String::new();
+        loop {
+            let event = self.hears_next().await;
+            match event["type"].as_str().unwrap() {
+                "assistant_chunk" => streamed.push_str(&self.text(&event)),
+                "assistant_final" => return (streamed, self.text(&event)),
+                _ => panic!("{event}"),
+            }
+        }
+    }
+
+    /// How the daemon closes the connection.
+    pub(super) async fn is_closed(&mut self) -> u16 {
+        loop {
+            match within("the connection closes", self.socket.next()).await {
+                Some(Ok(Message::Close(Some(frame)))) => return frame.code.into(),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// Random enough to be new in each test.
+pub(super) fn secret() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    let mut random = std::fs::File::open("/dev/urandom").unwrap();
+    std::io::Read::read_exact(&mut random, &mut bytes).unwrap();
+    bytes
+}
+
+/// Asks for an upgrade by hand; returns the status line's code.
+pub(super) async fn upgrade_status(daemon: &Daemon, path: &str, headers: &[(&str, &str)]) -> u16 {
+    let address = daemon.http().split("//").nth(1).unwrap().to_owned();
+    let port = address.rsplit(':').next().unwrap();
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}"))
+        .await
+        .unwrap();
+    let mut request = format!("GET {path} HTTP/1.1\r\n");
+    let fixed = [
+        ("Connection", "Upgrade"),
+        ("Upgrade", "websocket"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    if !headers.iter().any(|(name, _)| *name == "Host") {
+        request.push_str(&format!("Host: 127.0.0.1:{port}\r\n"));
+    }
+    for (name, value) in fixed.iter().chain(headers) {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    request.push_str("\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    within("an answer comes", stream.read_exact(&mut answer))
+        .await
+        .unwrap();
+    let answer = std::str::from_utf8(&answer).unwrap();
+    answer.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+impl Browser {
+    /// The next WebSocket message, whatever it is.
+    pub(super) async fn next_message(&mut self) -> Message {
+        self.socket.next().await.unwrap().unwrap()
+    }
+}

@@ -1,0 +1,6 @@
+//! Browsers, paired and encrypted: the original protocol byte for byte, and our own.
+
+mod bad_input;
+mod browser;
+mod original;
+mod ours;

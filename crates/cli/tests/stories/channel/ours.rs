@@ -1,0 +1,558 @@
+//! Our own version: paired by proof, encrypted to the last byte, resumed by cursor.
+
+use std::sync::{Arc, Mutex};
+
+use quintet_channel::client::{Client, ClientError, Identity, ServerMessage};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::browser::{code, ws_url};
+use crate::harness::{Daemon, Machine, within};
+
+async fn paired(machine: &Machine, daemon: &Daemon, name: &str) -> (Client, Identity) {
+    let code = code(machine).await;
+    let pairing = Client::pair(&ws_url(daemon), &code, name);
+    within("it pairs", pairing).await.unwrap()
+}
+
+async fn asks(client: &mut Client, op: &str, args: Value) -> Value {
+    within("it is answered", client.request(op, args))
+        .await
+        .unwrap()
+}
+
+async fn refused(client: &mut Client, op: &str, args: Value) -> String {
+    match within("it is answered", client.request(op, args)).await {
+        Err(ClientError::Op(error)) => error.code,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn new_session(client: &mut Client) -> u64 {
+    let made = asks(client, "sessions.create", json!({ "agent": "test" })).await;
+    made["session"].as_u64().unwrap()
+}
+
+async fn says(client: &mut Client, session: u64, text: &str) -> Value {
+    let message = json!({ "session": session, "content": text, "mode": "queue" });
+    asks(client, "messages.send", message).await
+}
+
+/// Follows the journal until `done` holds for a row; returns all rows.
+async fn follows(client: &mut Client, after: u64, done: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let id = client
+        .ask("events.follow", json!({ "after": after }))
+        .await
+        .unwrap();
+    let mut rows = Vec::new();
+    loop {
+        let message = within("a row comes", client.next()).await.unwrap();
+        let ServerMessage::Json(mut message) = message else {
+            continue;
+        };
+        if message["id"] != id {
+            continue;
+        }
+        for item in message["items"].as_array_mut().unwrap() {
+            let row = item.take();
+            if row.get("caught_up").is_some() {
+                continue;
+            }
+            let last = done(&row);
+            rows.push(row);
+            if last {
+                client.send_json(&json!({ "cancel": id })).await.unwrap();
+                return rows;
+            }
+        }
+    }
+}
+
+fn is(kind: &'static str) -> impl Fn(&Value) -> bool {
+    move |row| row["kind"] == kind
+}
+
+#[tokio::test]
+async fn two_browsers_see_one_conversation_and_a_reload_loses_nothing() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let (mut phone, identity) = paired(&machine, &daemon, "phone").await;
+    let (mut laptop, _) = paired(&machine, &daemon, "laptop").await;
+    let hello = asks(&mut phone, "hello", json!({})).await;
+    assert_eq!(hello["device"]["name"], "phone");
+    assert_eq!(hello["check_words"], json!(identity.check_words));
+
+    let session = new_session(&mut phone).await;
+    assert_eq!(
+        says(&mut phone, session, "say one two").await["queued"],
+        false
+    );
+    let seen = follows(&mut laptop, 0, is("turn_ended")).await;
+    let again = follows(&mut phone, 0, is("turn_ended")).await;
+    assert_eq!(seen, again);
+    let half = seen[seen.len() / 2]["seq"].as_u64().unwrap();
+    phone.close().await;
+
+    let mut reloaded = Client::resume(&ws_url(&daemon), &identity).await.unwrap();
+    let rest = follows(&mut reloaded, half, is("turn_ended")).await;
+    let expected: Vec<Value> = seen
+        .into_iter()
+        .filter(|row| row["seq"].as_u64().unwrap() > half)
+        .collect();
+    assert_eq!(rest, expected);
+
+    // The rows are the terminal's, which adds no turn.
+    let printed = machine.runs(&["events", "--json"]).await.succeeds();
+    let printed: Vec<Value> = printed
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for row in rest {
+        let same = printed.iter().find(|it| it["seq"] == row["seq"]).unwrap();
+        for key in ["seq", "at", "session", "kind", "data"] {
+            assert_eq!(same[key], row[key], "{key}");
+        }
+    }
+    let page = json!({ "session": session, "limit": 2 });
+    let page = asks(&mut reloaded, "events.page", page).await;
+    assert_eq!(page["events"].as_array().unwrap().len(), 2);
+    assert_eq!(page["events"][1]["kind"], "turn_ended");
+    let before = page["events"][0]["seq"].clone();
+    let page = json!({ "session": session, "limit": 1000, "before": before });
+    let page = asks(&mut reloaded, "events.page", page).await;
+    assert!(
+        page["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|row| row["seq"].as_u64() < before.as_u64())
+    );
+}
+
+#[tokio::test]
+async fn a_message_sent_again_after_a_lost_connection_is_the_same_message() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let (mut phone, identity) = paired(&machine, &daemon, "phone").await;
+    let session = new_session(&mut phone).await;
+    let message = json!({
+        "session": session, "content": "say once", "mode": "queue", "client_key": "k1",
+    });
+    let first = asks(&mut phone, "messages.send", message.clone()).await;
+    drop(phone);
+    daemon.stops().await;
+    let daemon = machine.up().await;
+    let mut phone = Client::resume(&ws_url(&daemon), &identity).await.unwrap();
+    let again = asks(&mut phone, "messages.send", message).await;
+    assert_eq!(first, again);
+    let rows = follows(&mut phone, 0, is("turn_ended")).await;
+    let messages = rows.iter().filter(|row| row["kind"] == "message").count();
+    assert_eq!(messages, 1);
+}
+
+#[tokio::test]
+async fn queue_steer_stop_and_retry() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let (mut phone, _) = paired(&machine, &daemon, "phone").await;
+    let session = new_session(&mut phone).await;
+    says(&mut phone, session, "wait").await;
+    follows(&mut phone, 0, is("text_delta")).await;
+    let waiting = says(&mut phone, session, "say later").await;
+    assert_eq!(waiting["queued"], true);
+    let listed = asks(&mut phone, "queue.list", json!({ "session": session })).await;
+    assert_eq!(listed["queue"][0]["text"], "say later");
+    let id = &listed["queue"][0]["id"];
+    asks(
+        &mut phone,
+        "queue.edit",
+        json!({ "id": id, "text": "say edited" }),
+    )
+    .await;
+    says(&mut phone, session, "say never").await;
+    let listed = asks(&mut phone, "queue.list", json!({})).await;
+    let never = &listed["queue"][1]["id"];
+    asks(&mut phone, "queue.remove", json!({ "id": never })).await;
+    let steer = json!({ "session": session, "content": "me", "mode": "steer", "client_key": "s" });
+    asks(&mut phone, "messages.send", steer).await;
+    let rows = follows(&mut phone, 0, |row| {
+        row["kind"] == "text_delta" && row["data"]["text"].as_str().unwrap().contains("edited")
+    })
+    .await;
+    let text: String = rows
+        .iter()
+        .filter(|row| row["kind"] == "text_delta")
+        .map(|row| row["data"]["text"].as_str().unwrap())
+        .collect();
+    assert_eq!(text, "waiting, steered by meedited");
+
+    says(&mut phone, session, "wait").await;
+    let after = rows.last().unwrap()["seq"].as_u64().unwrap();
+    let rows = follows(&mut phone, after, is("text_delta")).await;
+    asks(&mut phone, "messages.cancel", json!({ "session": session })).await;
+    let after = rows.last().unwrap()["seq"].as_u64().unwrap();
+    let rows = follows(&mut phone, after, is("turn_ended")).await;
+    assert_eq!(rows.last().unwrap()["data"]["finish_reason"], "cancelled");
+
+    let after = rows.last().unwrap()["seq"].as_u64().unwrap();
+    says(&mut phone, session, "crash").await;
+    let rows = follows(&mut phone, after, is("turn_ended")).await;
+    let retried = asks(&mut phone, "messages.retry", json!({ "session": session })).await;
+    assert!(retried["message_id"].as_u64().is_some());
+    let after = rows.last().unwrap()["seq"].as_u64().unwrap();
+    follows(&mut phone, after, is("turn_ended")).await;
+}
+
+#[tokio::test]
+async fn approvals_and_questions_are_answered_from_any_device() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let (mut phone, _) = paired(&machine, &daemon, "phone").await;
+    let (mut laptop, _) = paired(&machine, &daemon, "laptop").await;
+    let session = new_session(&mut phone).await;
+    says(&mut phone, session, "approve make clean").await;
+    follows(&mut laptop, 0, is("approval_requested")).await;
+    let listed = asks(&mut laptop, "approvals.list", json!({})).await;
+    let approval = &listed["approvals"][0];
+    assert_eq!(approval["command"], "make clean");
+    assert_eq!(approval["hash"].as_str().unwrap().len(), 64);
+    let answer =
+        json!({ "id": approval["id"], "approved": false, "scope": "once", "reason": "later" });
+    asks(&mut laptop, "approvals.answer", answer.clone()).await;
+    assert_eq!(
+        refused(&mut phone, "approvals.answer", answer).await,
+        "conflict"
+    );
+    let rows = follows(&mut phone, 0, is("turn_ended")).await;
+    let answered = rows
+        .iter()
+        .find(|row| row["kind"] == "approval_answered")
+        .unwrap();
+    assert_eq!(answered["data"]["by"], "laptop");
+
+    says(&mut phone, session, "ask").await;
+    let after = rows.last().unwrap()["seq"].as_u64().unwrap();
+    follows(&mut phone, after, is("ask_user")).await;
+    let asked = asks(&mut phone, "asks.list", json!({})).await;
+    assert_eq!(
+        asked["asks"][0]["questions"][0]["question"],
+        "Which colour?"
+    );
+    asks(
+        &mut phone,
+        "asks.reply",
+        json!({ "session": session, "text": "red" }),
+    )
+    .await;
+    let rows = follows(&mut phone, after, is("turn_ended")).await;
+    let said: String = rows
+        .iter()
+        .filter(|row| row["kind"] == "text_delta")
+        .map(|row| row["data"]["text"].as_str().unwrap())
+        .collect();
+    assert_eq!(said, "you said red");
+}
+
+#[tokio::test]
+async fn devices_are_listed_renamed_and_revoked_with_words_on_both_screens() {
+    let machine = Machine::fresh();
+    let daemon = machine.up().await;
+    let (mut phone, identity) = paired(&machine, &daemon, "phone\u{1b}[31m").await;
+    let (mut laptop, other) = paired(&machine, &daemon, "laptop").await;
+    let listed = machine.runs(&["devices", "--json"]).await.json();
+    let id = identity.device.to_string();
+    let row = |listed: &Value| -> Value {
+        let rows = listed.as_array().unwrap();
+        rows.iter().find(|row| row["id"] == *id).unwrap().clone()
+    };
+    assert_eq!(row(&listed)["name"], "phone[31m");
+    assert_eq!(row(&listed)["check_words"], json!(identity.check_words));
+    let table = machine.runs(&["devices"]).await.succeeds();
+    assert!(table.contains(&identity.check_words.join(" ")), "{table}");
+
+    let renamed = json!({ "id": id, "name": "kitchen" });
+    asks(&mut laptop, "devices.rename", renamed).await;
+    let listed = asks(&mut laptop, "devices.list", json!({})).await;
+    assert_eq!(row(&listed["devices"])["name"], "kitchen");
+    assert_eq!(listed["current"], other.device.to_string());
+    asks(&mut laptop, "devices.revoke", json!({ "id": id })).await;
+    let ServerMessage::Json(told) = within("it is told", phone.next()).await.unwrap() else {
+        panic!("no JSON")
+    };
+    assert_eq!(told["error"]["code"], "unauthorized");
+}
+
+#[tokio::test]
+async fn a_terminal_runs_through_the_channel_and_can_be_attached_to_again() {
+    let machine = Machine::fresh();
+    let daemon = machine.up().await;
+    let (mut phone, identity) = paired(&machine, &daemon, "phone").await;
+    loop {
+        let listed = asks(&mut phone, "workers.list", json!({})).await;
+        if listed["workers"][0]["state"] == "online" {
+            break;
+        }
+    }
+    let size = json!({ "worker": "local", "rows": 24, "cols": 80 });
+    let opened = asks(&mut phone, "shells.open", size).await;
+    let stream = u32::try_from(opened["stream"].as_u64().unwrap()).unwrap();
+    phone
+        .send_bytes(stream, b"echo a$((40+2))b\n")
+        .await
+        .unwrap();
+    prints(&mut phone, stream, "a42b").await;
+    asks(
+        &mut phone,
+        "shells.resize",
+        json!({ "stream": stream, "rows": 10, "cols": 40 }),
+    )
+    .await;
+    drop(phone);
+
+    let mut phone = Client::resume(&ws_url(&daemon), &identity).await.unwrap();
+    let shell = &opened["shell"];
+    let listed = asks(&mut phone, "shells.list", json!({ "worker": "local" })).await;
+    assert_eq!(listed["shells"][0]["id"], *shell);
+    let attach = json!({ "worker": "local", "shell": shell, "rows": 24, "cols": 80 });
+    let attached = asks(&mut phone, "shells.attach", attach).await;
+    let stream = u32::try_from(attached["stream"].as_u64().unwrap()).unwrap();
+    phone.send_bytes(stream, b"exit 7\n").await.unwrap();
+    loop {
+        let ServerMessage::Json(message) = within("it ends", phone.next()).await.unwrap() else {
+            continue;
+        };
+        if let Some(end) = message.get("stream_end") {
+            assert_eq!(*end, json!({ "stream": stream, "code": 7 }));
+            break;
+        }
+    }
+}
+
+async fn prints(client: &mut Client, stream: u32, text: &str) {
+    let mut shown = String::new();
+    while !shown.contains(text) {
+        if let ServerMessage::Bytes { stream: of, bytes } =
+            within("the terminal prints", client.next()).await.unwrap()
+        {
+            assert_eq!(of, stream);
+            shown.push_str(&String::from_utf8_lossy(&bytes));
+        }
+    }
+}
+
+#[tokio::test]
+async fn everything_else_that_the_ui_asks_for() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let (mut phone, _) = paired(&machine, &daemon, "phone").await;
+    let session = new_session(&mut phone).await;
+    says(&mut phone, session, "say hello").await;
+    follows(&mut phone, 0, is("turn_ended")).await;
+    let title = json!({ "session": session, "title": "Greeting" });
+    asks(&mut phone, "sessions.title", title).await;
+    let listed = asks(&mut phone, "sessions.list", json!({})).await;
+    assert_eq!(listed["sessions"][0]["title"], "Greeting");
+    assert_eq!(listed["sessions"][0]["cost"], "0.01");
+    let agents = asks(&mut phone, "agents.list", json!({})).await;
+    let names: Vec<&str> = agents["agents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|agent| agent["name"].as_str().unwrap())
+        .collect();
+    assert!(names.contains(&"test"));
+    for by in ["day", "agent", "session"] {
+        let report = asks(&mut phone, "usage.report", json!({ "by": by, "days": 7 })).await;
+        let row = &report["rows"][0];
+        assert_eq!(
+            (&row["input_tokens"], &row["cost"]),
+            (&json!(10), &json!("0.01"))
+        );
+    }
+    let stats = asks(&mut phone, "stats", json!({})).await;
+    assert_eq!(stats["active_sessions"], 1);
+    let config = asks(&mut phone, "config.get", json!({})).await;
+    assert_eq!(config["config"]["channel"]["e2e_required"], true);
+    machine.has_skill("clock");
+    let cron = json!({ "schedule": "0 0 1 1 *", "skill": "clock", "session": session });
+    let added = asks(&mut phone, "cron.add", cron).await;
+    let listed = asks(&mut phone, "cron.list", json!({})).await;
+    assert_eq!(listed["crons"][0], added["cron"]);
+    assert_eq!(
+        asks(&mut phone, "cron.runs", json!({})).await["runs"],
+        json!([])
+    );
+    let id = &added["cron"]["id"];
+    asks(&mut phone, "cron.remove", json!({ "id": id })).await;
+    let compacted = asks(
+        &mut phone,
+        "sessions.compact",
+        json!({ "session": session }),
+    )
+    .await;
+    assert_eq!(compacted["summary"], "summary of 2 messages");
+    asks(
+        &mut phone,
+        "compactions.undo",
+        json!({ "session": session }),
+    )
+    .await;
+    asks(&mut phone, "sessions.kill", json!({ "session": session })).await;
+
+    assert_eq!(
+        refused(&mut phone, "no.such", json!({})).await,
+        "unknown_op"
+    );
+    assert_eq!(
+        refused(&mut phone, "sessions.kill", json!({})).await,
+        "bad_request"
+    );
+    let unknown = json!({ "session": 999, "content": "x", "mode": "queue" });
+    assert_eq!(
+        refused(&mut phone, "messages.send", unknown).await,
+        "not_found"
+    );
+    let nowhere = json!({ "agent": "test", "cwd": "/no/such/folder" });
+    assert_eq!(
+        refused(&mut phone, "sessions.create", nowhere).await,
+        "bad_request"
+    );
+}
+
+/// A relay that keeps every byte, as anybody between could.
+async fn recording(daemon: &Daemon) -> (String, Arc<Mutex<[Vec<u8>; 2]>>, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/ws", listener.local_addr().unwrap());
+    let to = daemon.http().split("//").nth(1).unwrap().to_owned();
+    let kept: Arc<Mutex<[Vec<u8>; 2]>> = Arc::default();
+    let mut tasks = JoinSet::new();
+    let keeping = kept.clone();
+    tasks.spawn(async move {
+        let mut pumps = JoinSet::new();
+        while let Ok((near, _)) = listener.accept().await {
+            let far = TcpStream::connect(&to).await.unwrap();
+            let (near_read, near_write) = near.into_split();
+            let (far_read, far_write) = far.into_split();
+            for (way, mut from, mut into) in [(0, near_read, far_write), (1, far_read, near_write)]
+            {
+                let keeping = keeping.clone();
+                pumps.spawn(async move {
+                    let mut buffer = vec![0; 65536];
+                    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+                        keeping.lock().unwrap()[way].extend_from_slice(&buffer[..length]);
+                        if into.write_all(&buffer[..length]).await.is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        }
+    });
+    (url, kept, tasks)
+}
+
+/// The payloads of WebSocket frames after the HTTP head, unmasked.
+fn payloads(bytes: &[u8]) -> Vec<u8> {
+    let head = bytes
+        .windows(4)
+        .position(|window| window == b"\r\n\r\n")
+        .unwrap()
+        + 4;
+    let mut rest = &bytes[head..];
+    let mut payloads = Vec::new();
+    while rest.len() >= 2 {
+        let (masked, short) = (rest[1] & 0x80 != 0, usize::from(rest[1] & 0x7f));
+        let (length, mut at) = match short {
+            126 => (usize::from(u16::from_be_bytes([rest[2], rest[3]])), 4),
+            127 => (
+                u64::from_be_bytes(rest[2..10].try_into().unwrap()) as usize,
+                10,
+            ),
+            short => (short, 2),
+        };
+        let mask: [u8; 4] = match masked {
+            true => rest[at..at + 4].try_into().unwrap(),
+            false => [0; 4],
+        };
+        at += if masked { 4 } else { 0 };
+        let payload = &rest[at..at + length];
+        payloads.extend(
+            payload
+                .iter()
+                .zip(mask.iter().cycle())
+                .map(|(byte, key)| byte ^ key),
+        );
+        payloads.extend_from_slice(b"\n--\n");
+        rest = &rest[at + length..];
+    }
+    payloads
+}
+
+#[tokio::test]
+async fn a_recording_of_the_whole_session_holds_no_word_of_it() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let (url, kept, _relay) = recording(&daemon).await;
+    let code = code(&machine).await;
+    let (mut phone, _) = Client::pair(&url, &code, "livingroom").await.unwrap();
+    let session = new_session(&mut phone).await;
+    says(&mut phone, session, "say pineapple submarine").await;
+    let rows = follows(&mut phone, 0, is("turn_ended")).await;
+    says(&mut phone, session, "tool").await;
+    let after = rows.last().unwrap()["seq"].as_u64().unwrap();
+    let rows = follows(&mut phone, after, is("turn_ended")).await;
+    says(&mut phone, session, "approve rm -rf watermelon").await;
+    let after = rows.last().unwrap()["seq"].as_u64().unwrap();
+    follows(&mut phone, after, is("approval_requested")).await;
+    let listed = asks(&mut phone, "approvals.list", json!({})).await;
+    assert_eq!(listed["approvals"][0]["command"], "rm -rf watermelon");
+    phone.close().await;
+
+    let kept = kept.lock().unwrap();
+    let words = [
+        code.as_str(),
+        "livingroom",
+        "pineapple",
+        "submarine",
+        "watermelon",
+        "exec",
+        "a.txt",
+        "tool_call",
+        "approval",
+        "sessions.create",
+        "messages.send",
+        "session",
+        "text_delta",
+        "items",
+        "\"id\"",
+        "hello",
+        "test",
+    ];
+    for way in kept.iter() {
+        let seen = payloads(way);
+        assert!(seen.len() > 1000);
+        for word in words {
+            let found = seen
+                .windows(word.len())
+                .any(|window| window == word.as_bytes());
+            assert!(!found, "{word:?} was on the wire");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_terminal_shows_code_link_and_something_to_scan() {
+    let machine = Machine::fresh();
+    let daemon = machine.up().await;
+    let made = machine.runs(&["pair", "--json"]).await.json();
+    let code = made["code"].as_str().unwrap();
+    assert_eq!(code.len(), 6);
+    assert_eq!(made["expires_in"], 300);
+    assert_eq!(made["url"], format!("{}/#pair={code}", daemon.http()));
+    let shown = machine.runs(&["pair"]).await.succeeds();
+    assert!(shown.contains("Code:") && shown.contains("/#pair=") && shown.contains('█'));
+    let none = machine.runs(&["devices"]).await;
+    assert!(format!("{}{}", none.stdout, none.stderr).contains("quintet pair"));
+}
