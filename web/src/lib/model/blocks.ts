@@ -72,12 +72,13 @@ export interface FileChange extends Base {
 
 export interface Command extends Base {
   kind: "command";
-  job: string;
   worker: string;
   command: string;
   cwd: string;
-  state: ToolState;
+  state: "done" | "failed";
   exitCode: number | null;
+  /** How it ended, where it did not exit by itself. */
+  ended: string;
   millis: number | null;
   /** The range of file sequence numbers that it wrote, where it wrote any. */
   range: [number, number] | null;

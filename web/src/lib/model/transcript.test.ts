@@ -195,22 +195,35 @@ describe("the agent's output", () => {
     const journal = new Journal()
       .add("file_change", { path: "a.rs", change: "modified", diff: "@@ -1 +1 @@\n-a\n+b\n" })
       .add("code_block", { language: "rust", code: "fn" })
-      .add("command_started", { job: "j", worker: "local", command: "make", cwd: "/w" })
-      .add("command_ended", {
-        job: "j",
-        exit_code: 2,
-        duration_ms: 5,
-        from_sequence: 3,
-        to_sequence: 9,
-        paths: ["a", "b"],
+      .add("command", {
+        command: "make",
+        cwd: "/w",
+        worker: "local",
+        exit_code: 124,
+        ended: "timed out after 5 s",
+        duration_ms: 5000,
+        before: 3,
+        after: 9,
+        author: null,
+        changed: [
+          { path: "a", change: "write" },
+          { path: "b", change: "delete" },
+        ],
       });
     expect(shown(journal)).toEqual(["file", "code", "command"]);
     expect(only(journal, "command")).toMatchObject({
       state: "failed",
-      exitCode: 2,
+      exitCode: 124,
+      ended: "timed out after 5 s",
       range: [3, 9],
       paths: ["a", "b"],
     });
+    journal.add("commands_undone", {
+      commands: [5],
+      changed: [{ path: "a", change: "write" }],
+      skipped: [],
+    });
+    expect(shown(journal).at(-1)).toBe("note: What commands had changed was taken back: a.");
   });
 
   it("keeps memory bounded: the end of an endless output", () => {

@@ -6,7 +6,7 @@
  * history arrives.
  */
 
-import type { Approval, Ask, Block, Command, Said, Tool, TurnEnd } from "./blocks";
+import type { Approval, Ask, Block, Said, Tool, TurnEnd } from "./blocks";
 import { asQuestions, bool, isObject, millis, number, text, type Row } from "./rows";
 
 /** The longest text that one block keeps; the beginning of longer output is left out. */
@@ -114,10 +114,10 @@ export class Transcript {
         this.inputTokens = number(data, "input_tokens") ?? 0;
         this.outputTokens = number(data, "output_tokens") ?? 0;
         return;
-      case "command_started":
-        return this.#commandStarted(row);
-      case "command_ended":
-        return this.#commandEnded(data);
+      case "command":
+        return this.#command(row);
+      case "commands_undone":
+        return this.#commandsUndone(row);
       case "ask_user":
         return this.#ask(row);
       case "ask_answered":
@@ -359,40 +359,31 @@ export class Transcript {
 
   // --- commands in the workspace -----------------------------------------------------------------
 
-  #commandStarted(row: Row): void {
+  #command(row: Row): void {
     this.#close();
+    const { data } = row;
+    const code = number(data, "exit_code");
+    const before = number(data, "before");
+    const after = number(data, "after");
     this.blocks.push({
       ...base(row),
       kind: "command",
-      job: text(row.data, "job"),
-      worker: text(row.data, "worker"),
-      command: text(row.data, "command"),
-      cwd: text(row.data, "cwd"),
-      state: "running",
-      exitCode: null,
-      millis: null,
-      range: null,
-      paths: [],
+      worker: text(data, "worker"),
+      command: text(data, "command"),
+      cwd: text(data, "cwd"),
+      state: code === 0 ? "done" : "failed",
+      exitCode: code,
+      ended: text(data, "ended"),
+      millis: number(data, "duration_ms"),
+      range: before !== null && after !== null && after > before ? [before, after] : null,
+      paths: pathsOf(data["changed"]),
     });
   }
 
-  #commandEnded(data: Data): void {
-    const job = text(data, "job");
-    const code = number(data, "exit_code");
-    const from = number(data, "from_sequence");
-    const to = number(data, "to_sequence");
-    const paths = data["paths"];
-    this.#replaceLast(
-      (block): block is Command => block.kind === "command" && block.job === job,
-      (command) => ({
-        ...command,
-        state: code === 0 ? "done" : "failed",
-        exitCode: code,
-        millis: number(data, "duration_ms"),
-        range: from !== null && to !== null && to > from ? [from, to] : null,
-        paths: Array.isArray(paths) ? paths.filter((path) => typeof path === "string") : [],
-      }),
-    );
+  #commandsUndone(row: Row): void {
+    const paths = pathsOf(row.data["changed"]);
+    const what = paths.length === 1 ? paths[0] : `${paths.length} files`;
+    this.#note(row, `What commands had changed was taken back: ${what}.`);
   }
 
   // --- questions and approvals ---------------------------------------------------------------------
@@ -504,6 +495,12 @@ export class Transcript {
 
 function base(row: Row): { id: string; at: string } {
   return { id: `b${row.seq}`, at: row.at };
+}
+
+/** The paths of a list of changes. */
+function pathsOf(changes: unknown): string[] {
+  if (!Array.isArray(changes)) return [];
+  return changes.filter(isObject).map((change) => text(change, "path"));
 }
 
 /** A tool's output as text: a string as it is, anything else as JSON. */
