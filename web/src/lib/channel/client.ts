@@ -1,5 +1,6 @@
 /** The page's channel: one link at a time, and everything that has to survive its loss. */
 
+import { deferred } from "./deferred";
 import { delay } from "./backoff";
 import { concat, random } from "./bytes";
 import { generateKeys, loadKeys } from "./dh";
@@ -57,7 +58,7 @@ export class ChannelClient implements Channel {
   #era = 0;
   #attempt = 0;
   #timer: ReturnType<typeof setTimeout> | null = null;
-  #changed = Promise.withResolvers<void>();
+  #changed = deferred<void>();
 
   constructor(url: string, store: string) {
     this.#url = url;
@@ -256,7 +257,7 @@ export class ChannelClient implements Channel {
     const answer = (await link.request(op, args)) as { shell: string; stream: number };
     const { shell, stream } = answer;
     const output = new ByteQueue((read) => link.credit(stream, read));
-    const ended = Promise.withResolvers<{ code: number | null }>();
+    const ended = deferred<{ code: number | null }>();
     const end = (code: number | null) => {
       output.end();
       ended.resolve({ code });
@@ -292,7 +293,7 @@ export class ChannelClient implements Channel {
       if (this.#state.kind === "offline") {
         throw new ChannelError("connection_lost", this.#state.reason);
       }
-      const aborted = Promise.withResolvers<void>();
+      const aborted = deferred<void>();
       const abort = () => aborted.resolve();
       signal?.addEventListener("abort", abort, { once: true });
       await Promise.race([this.#changed.promise, aborted.promise]);
@@ -373,7 +374,7 @@ export class ChannelClient implements Channel {
   #become(state: ConnectionState): void {
     this.#state = state;
     this.#changed.resolve();
-    this.#changed = Promise.withResolvers();
+    this.#changed = deferred();
     for (const listener of this.#listeners) listener(state);
   }
 }

@@ -3,6 +3,7 @@
  * It knows nothing of reconnecting; when it ends, everything in it ends.
  */
 
+import { type Deferred, deferred } from "./deferred";
 import { concat, fromUtf8, random, utf8 } from "./bytes";
 import { type DhKeys, keysOf } from "./dh";
 import { ChannelError } from "./error";
@@ -66,7 +67,7 @@ class Frames {
   onFrame: ((frame: Uint8Array) => void) | null = null;
   onEnd: ((reason: string) => void) | null = null;
   #queue: Uint8Array[] = [];
-  #waiting: PromiseWithResolvers<Uint8Array> | null = null;
+  #waiting: Deferred<Uint8Array> | null = null;
   #ended: string | null = null;
 
   private constructor(socket: WebSocket) {
@@ -92,7 +93,7 @@ class Frames {
   static async open(url: string): Promise<Frames> {
     const socket = new WebSocket(url, SUBPROTOCOL);
     const frames = new Frames(socket);
-    const opened = Promise.withResolvers<void>();
+    const opened = deferred<void>();
     socket.addEventListener("open", () => opened.resolve());
     socket.addEventListener("error", () =>
       opened.reject(new ChannelError("connection_lost", "The daemon can't be reached.")),
@@ -127,7 +128,7 @@ class Frames {
     if (this.#ended !== null) {
       throw new ChannelError("connection_lost", this.#ended || "The connection ended.");
     }
-    this.#waiting = Promise.withResolvers();
+    this.#waiting = deferred();
     return this.#waiting.promise;
   }
 }
@@ -142,6 +143,7 @@ export class Link {
   #streams = new Map<number, StreamReader>();
   #early = new Map<number, { pieces: Uint8Array[]; size: number; code: number | null | undefined }>();
   #revoked = false;
+  #over = false;
   #finish!: (end: LinkEnd) => void;
 
   private constructor(frames: Frames, transport: Transport) {
@@ -215,8 +217,9 @@ export class Link {
     } = {},
   ): Promise<unknown> {
     if (signal?.aborted === true) return Promise.reject(cancelled());
+    if (this.#over) return Promise.reject(lost());
     const id = this.#nextId++;
-    const answer = Promise.withResolvers<unknown>();
+    const answer = deferred<unknown>();
     const stop = () => {
       if (this.#waiting.delete(id)) {
         this.#sendJson({ cancel: id });
@@ -329,10 +332,10 @@ export class Link {
   }
 
   #end(reason: string): void {
-    const lost = new ChannelError("connection_lost", "The connection ended before the answer.");
+    this.#over = true;
     for (const [id, waiting] of this.#waiting) {
       this.#waiting.delete(id);
-      waiting.failed(lost);
+      waiting.failed(lost());
     }
     for (const stream of this.#streams.keys()) this.#endStream(stream, null);
     this.#finish({ revoked: this.#revoked, reason });
@@ -345,6 +348,10 @@ interface ServerMessage {
   items?: unknown[];
   error?: { code: string; message: string };
   stream_end?: { stream: number; code: number | null };
+}
+
+function lost(): ChannelError {
+  return new ChannelError("connection_lost", "The connection ended before the answer.");
 }
 
 function cancelled(): ChannelError {

@@ -29,7 +29,8 @@ function hkdf(chaining: Uint8Array, input: Uint8Array): [Uint8Array, Uint8Array]
   return [first, second];
 }
 
-class Symmetric {
+/** Noise's symmetric state; the other side is only in tests. */
+export class Symmetric {
   hash: Uint8Array = NAME;
   #chaining: Uint8Array = NAME;
   #key: Uint8Array = NOTHING;
