@@ -17,7 +17,7 @@ async def handle(ctx: Context, message: Message) -> None:
     async with ctx.tool("count", {"words": message.text}) as call:
         call.output = str(len(message.text.split()))
     await ctx.text(f"{agent.state['count']}: {message.text}")
-    ctx.usage(input_tokens=len(message.text), output_tokens=0, cost="0.001")
+    await ctx.usage(input_tokens=len(message.text), output_tokens=0, cost="0.001")
 
 
 @agent.on_shutdown

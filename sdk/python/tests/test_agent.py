@@ -82,8 +82,8 @@ def test_every_element_has_the_fields_of_the_protocol() -> None:
         await ctx.terminal("err\n", stream="stderr")
         await ctx.element("plan", entries=[])
         await ctx.final("a")
-        ctx.usage(1000, 3000, Decimal("0.1"))
-        ctx.usage(250, 400, "0.2")
+        await ctx.usage(1000, 3000, Decimal("0.1"))
+        await ctx.usage(250, 400, "0.2")
 
     async def main() -> List[Dict[str, Any]]:
         async with serving(agent) as coordinator:
@@ -111,7 +111,12 @@ def test_every_element_has_the_fields_of_the_protocol() -> None:
         {"type": "plan", "entries": []},
         {"type": "text_final", "text": "a"},
     ]
-    minted = {each["message_id"] for each in frames}
+    used = [each["token_usage"] for each in frames if each["type"] == "usage"]
+    assert used == [
+        {"input_tokens": 1000, "output_tokens": 3000, "cost": "0.1"},
+        {"input_tokens": 1250, "output_tokens": 3400, "cost": "0.3"},
+    ]
+    minted = {each["message_id"] for each in frames if each["type"] != "usage"}
     assert len(minted) == 1 and minted != {"msg_123"}
     assert frames[-1] == {
         "type": "complete",
@@ -649,12 +654,24 @@ def test_a_log_from_another_thread_arrives() -> None:
 
 @pytest.mark.parametrize("cost, error", [(0.5, TypeError), ("a lot", ValueError), ("-1", ValueError), ("NaN", ValueError)])
 def test_a_cost_is_a_decimal(cost: Any, error: Any) -> None:
-    context = Context.__new__(Context)
-    context._usage = None
-    with pytest.raises(error):
-        context.usage(1, 1, cost)
-    context.usage(1, 1, Decimal("1E-7"))
-    assert context._token_usage() == {"input_tokens": 1, "output_tokens": 1, "cost": "0.0000001"}
+    agent = Agent()
+
+    @agent.on_message
+    async def handle(ctx: Context, message: Message) -> None:
+        with pytest.raises(error):
+            await ctx.usage(1, 1, cost)
+        await ctx.usage(1, 1, Decimal("1E-7"))
+
+    async def main() -> List[Dict[str, Any]]:
+        async with serving(agent) as coordinator:
+            coordinator.send(message())
+            return await coordinator.turn()
+
+    assert asyncio.run(main())[-1]["token_usage"] == {
+        "input_tokens": 1,
+        "output_tokens": 1,
+        "cost": "0.0000001",
+    }
 
 
 def test_an_agent_without_a_coordinator_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

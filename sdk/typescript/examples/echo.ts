@@ -14,7 +14,7 @@ agent.onMessage(async (ctx, message) => {
   }
   await ctx.tool("count", { words: message.text }, () => String(message.text.split(/\s+/).length));
   await ctx.text(`${agent.state.count}: ${message.text}`);
-  ctx.usage(message.text.length, 0, "0.001");
+  await ctx.usage(message.text.length, 0, "0.001");
 });
 
 agent.onShutdown((reason) => agent.log.info(`stopping: ${reason}`));

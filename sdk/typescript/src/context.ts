@@ -108,17 +108,20 @@ export class Context {
   }
 
   /**
-   * Adds to what this turn has used; sent when the turn completes.
+   * Adds to what this turn has used and reports it, so that a budget can end the turn here.
+   *
+   * Call it after each model call; the sum is also sent when the turn completes.
    *
    * The cost is a decimal in a string, never a number.
    */
-  usage(inputTokens: number, outputTokens: number, cost = "0"): void {
+  async usage(inputTokens: number, outputTokens: number, cost = "0"): Promise<void> {
     const before = this.#usage ?? { input_tokens: 0, output_tokens: 0, cost: "0" };
     this.#usage = {
       input_tokens: before.input_tokens + inputTokens,
       output_tokens: before.output_tokens + outputTokens,
       cost: addAmounts(before.cost, checkAmount(cost)),
     };
+    await this.#wire.send({ type: "usage", token_usage: this.#usage });
   }
 
   /** Asks the person and waits for the answer, however long it takes. */

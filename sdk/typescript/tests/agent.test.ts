@@ -57,8 +57,8 @@ test("every element has the fields of the protocol", async () => {
     await ctx.terminal("err\n", "stderr");
     await ctx.element("plan", { entries: [] });
     await ctx.final("a");
-    ctx.usage(1000, 3000, "0.1");
-    ctx.usage(250, 400, "0.2");
+    await ctx.usage(1000, 3000, "0.1");
+    await ctx.usage(250, 400, "0.2");
   });
   await serving(agent, async (coordinator) => {
     coordinator.send(message());
@@ -85,7 +85,13 @@ test("every element has the fields of the protocol", async () => {
       { type: "plan", entries: [] },
       { type: "text_final", text: "a" },
     ]);
-    const minted = new Set(frames.map((each) => each["message_id"]));
+    const used = frames.filter((each) => each["type"] === "usage").map((each) => each["token_usage"]);
+    assert.deepEqual(used, [
+      { input_tokens: 1000, output_tokens: 3000, cost: "0.1" },
+      { input_tokens: 1250, output_tokens: 3400, cost: "0.3" },
+    ]);
+    const turns = frames.filter((each) => each["type"] !== "usage");
+    const minted = new Set(turns.map((each) => each["message_id"]));
     assert.equal(minted.size, 1);
     assert.ok(!minted.has("msg_123"));
     assert.deepEqual(frames.at(-1), {
@@ -568,7 +574,9 @@ test("a cost is a decimal in a string", async () => {
   assert.equal(addAmounts("9.99", "0.011"), "10.001");
   assert.equal(addAmounts("5", "7"), "12");
   const agent = new Agent().onMessage(async (ctx) => {
-    for (const bad of [0.5, "a lot", "-1", "1e-7", ""]) assert.throws(() => ctx.usage(1, 1, bad as string), TypeError);
+    for (const bad of [0.5, "a lot", "-1", "1e-7", ""]) {
+      await assert.rejects(ctx.usage(1, 1, bad as string), TypeError);
+    }
   });
   await serving(agent, async (coordinator) => {
     coordinator.send(message());

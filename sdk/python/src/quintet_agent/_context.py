@@ -83,9 +83,10 @@ class Context:
             {"type": "stream_update", "message_id": self.message_id, "element": {"type": type, **fields}}
         )
 
-    def usage(self, input_tokens: int, output_tokens: int, cost: Union[Decimal, str, int] = 0) -> None:
-        """Adds to what this turn has used; sent when the turn completes.
+    async def usage(self, input_tokens: int, output_tokens: int, cost: Union[Decimal, str, int] = 0) -> None:
+        """Adds to what this turn has used and reports it, so that a budget can end the turn here.
 
+        Call it after each model call; the sum is also sent when the turn completes.
         The cost is a decimal: a float is refused, because it is not the amount
         that was written.
         """
@@ -103,6 +104,7 @@ class Context:
             "output_tokens": before["output_tokens"] + output_tokens,
             "cost": before["cost"] + amount,
         }
+        await self._session.send({"type": "usage", "token_usage": self._token_usage()})
 
     async def ask_user(self, questions: Sequence[Union[Question, Mapping[str, Any], str]]) -> AskOutcome:
         """Asks the person and waits for the answer, however long it takes."""
