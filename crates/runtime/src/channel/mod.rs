@@ -23,7 +23,7 @@ use quintet_channel::proto::pairing::PairError;
 use quintet_channel::proto::v1::E2eKey;
 use quintet_channel::proto::v2::message::OpError;
 use quintet_channel::server::{Backend, Closed, Hub, Limits, NewDevice, Peer, Request, Settings};
-use quintet_control::wire::{DeviceInfo, DeviceList};
+use quintet_control::wire::{DeviceInfo, DeviceList, PairingCode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -254,6 +254,17 @@ impl Backend for DaemonBackend {
 }
 
 impl Runtime {
+    /// A code that a browser pairs with, once, and the link that carries it.
+    pub(crate) fn pairing_code(&self) -> Result<PairingCode, Refusal> {
+        let invitation = self.channel.invite()?;
+        Ok(PairingCode {
+            code: invitation.code,
+            url: invitation.url,
+            expires_in_secs: invitation.expires_in,
+            ws_url: invitation.ws_url,
+        })
+    }
+
     /// Devices that are paired.
     pub(crate) async fn list_devices(&self) -> Result<Vec<Listed>, Refusal> {
         let now = self.channel.hub.backend().now();

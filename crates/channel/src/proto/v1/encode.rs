@@ -417,7 +417,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
         fn pieces_fit_and_join_to_the_text(
             unit in prop::sample::select(vec!["a", "ä", "\u{1}", "\"\\", "🦀", "\n"]),

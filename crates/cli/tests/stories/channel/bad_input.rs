@@ -288,7 +288,7 @@ async fn a_revoked_device_is_told_and_closed_at_once() {
 async fn an_expired_token_is_refused_on_an_open_connection() {
     let machine = Machine::with_test_agent();
     let config = std::fs::read_to_string(machine.home().join("config.toml")).unwrap();
-    machine.configure(&format!("{config}\n[channel]\ntoken_ttl = \"2s\"\n"));
+    machine.configure(&format!("{config}\n[channel]\ntoken_ttl = \"4s\"\n"));
     let daemon = machine.up().await;
     let mut browser = Browser::pairs(&machine, &daemon).await;
     let (mut ours, identity) = Client::pair(&ws_url(&daemon), &code(&machine).await, "tablet")
