@@ -93,7 +93,8 @@ export function answers(page: Page): Locator {
   return page.getByTestId("answer");
 }
 
-/** Waits until the agent's turn is over. */
-export async function idle(page: Page): Promise<void> {
+/** Waits until so many turns of the open session are over, and none runs. */
+export async function idle(page: Page, turns = 1): Promise<void> {
+  await expect(page.getByTestId("turn-end")).toHaveCount(turns);
   await expect(page.getByTestId("working")).toHaveCount(0);
 }

@@ -10,7 +10,7 @@ test("a schedule is made, runs and is removed", async ({ paired, daemon }) => {
   await newSession(paired, { message: "hello" });
   await idle(paired);
   await paired.goto(`${daemon.url}/#/cron`);
-  await paired.getByRole("button", { name: /^New/ }).first().click();
+  await paired.getByRole("main").getByRole("button", { name: "New", exact: true }).click();
   const dialog = paired.getByRole("dialog", { name: "New schedule" });
   await dialog.getByLabel("Skill").fill("morning");
   // Each second: the run is there before the test looks for it.

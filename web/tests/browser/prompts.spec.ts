@@ -52,8 +52,8 @@ test("a rule is read and edited before it is written", async ({ paired, daemon }
   await newSession(paired, { message: "approve make install" });
   const card = paired.getByTestId("approval").locator("visible=true").last();
   await card.getByRole("button", { name: "Always…" }).click();
-  await expect(card.getByLabel("command")).toHaveValue(/make install/);
-  await card.getByLabel("command").fill("make *");
+  await expect(card.getByRole("textbox", { name: "command" })).toHaveValue(/make install/);
+  await card.getByRole("textbox", { name: "command" }).fill("make *");
   await card.getByRole("button", { name: "Save rule and allow" }).click();
   await expect(answers(paired)).toHaveText("I may.");
   expect(await daemon.run("config", "get")).toContain("make *");

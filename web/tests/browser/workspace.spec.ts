@@ -8,8 +8,7 @@ test("files: tree, versions, side by side, restore with a preview, download", as
   const session = await newSession(paired, { message: "write notes.txt one\\ntwo\\nthree\\n" });
   await idle(paired);
   await say(paired, "write notes.txt one\\n2\\nthree\\n");
-  await expect(paired.getByTestId("answer")).toHaveCount(2);
-  await idle(paired);
+  await idle(paired, 2);
   await paired.getByRole("link", { name: "Files" }).click();
   await paired.getByRole("treeitem", { name: /notes\.txt/ }).click();
   const file = paired.getByRole("region", { name: "notes.txt" });
@@ -49,8 +48,7 @@ test("the tree is walked by keys", async ({ paired }) => {
   await newSession(paired, { message: "write a.txt one" });
   await idle(paired);
   await say(paired, "write b.txt two");
-  await expect(paired.getByTestId("answer")).toHaveCount(2);
-  await idle(paired);
+  await idle(paired, 2);
   await paired.getByRole("link", { name: "Files" }).click();
   await paired.getByRole("treeitem", { name: /a\.txt/ }).focus();
   await paired.keyboard.press("ArrowDown");
