@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::{Access, Caller};
 use crate::proto::fault::{BUDGET_KIND, Fault, Refusal};
+use crate::proto::provider::{OPENAI_DEFAULT, Route, RouteError};
 use crate::proto::request::Request;
 use crate::proto::retry::{Next, RetryPolicy};
 use crate::proto::{Format, MAX_REQUEST};
@@ -138,14 +139,44 @@ impl<A: Access> Gateway<A> {
             })
     }
 
+    /// The models to ask. A provider without a default is asked what it has.
+    async fn routes(
+        &self,
+        model: Option<&str>,
+        fallback: &[String],
+    ) -> Result<Vec<Route>, RouteError> {
+        let providers = self.inner.access.providers();
+        let without_default = match providers.routes(model, fallback) {
+            Err(error @ RouteError::NoModel { .. }) => error,
+            routes => return routes,
+        };
+        for provider in providers.usable() {
+            if let Some(model) = self.inner.upstream.first_model(provider).await {
+                return Ok(vec![Route {
+                    provider: Arc::clone(provider),
+                    model,
+                }]);
+            }
+        }
+        // Under that name there is somebody who passes calls on to it.
+        let in_its_place = providers
+            .usable()
+            .find(|provider| provider.name == "openai");
+        match in_its_place {
+            Some(provider) => Ok(vec![Route {
+                provider: Arc::clone(provider),
+                model: OPENAI_DEFAULT.to_owned(),
+            }]),
+            None => Err(without_default),
+        }
+    }
+
     /// Asks the models of the list in turn until one answers.
     async fn answer(&self, caller: Caller, call: &Call) -> Result<Response, Refusal> {
         let model = call.request.model.as_deref().or(caller.model.as_deref());
         let routes = self
-            .inner
-            .access
-            .providers()
             .routes(model, &caller.fallback)
+            .await
             .map_err(|error| Refusal::new(404, "not_found_error", error.to_string()))?;
         self.inner
             .access

@@ -11,7 +11,7 @@ use reqwest::{Client, Response};
 
 use crate::proto::fault::{Fault, FaultKind, provider_words, without_secret};
 use crate::proto::meter::{Meter, Seen};
-use crate::proto::provider::Route;
+use crate::proto::provider::{Provider, Route};
 use crate::proto::request::Request;
 use crate::proto::retry;
 use crate::proto::sse::{Event, Splitter};
@@ -22,6 +22,9 @@ const MESSAGES_VERSION: &str = "2023-06-01";
 
 /// How much of an error's body is read.
 const MAX_ERROR_BODY: usize = 64 * 1024;
+
+/// How much of a list of models is read.
+const MAX_LIST: usize = 1024 * 1024;
 
 /// Why there is no HTTP client.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -90,11 +93,12 @@ impl Upstream {
         let to = route.provider.format();
         let body = body(route, call)?;
         let streams = call.request.stream;
-        let (patience, client) = match streams {
-            true => (self.deadlines.idle, self.client(route)?),
-            false => (self.deadlines.answer, self.client(route)?),
+        let patience = match streams {
+            true => self.deadlines.idle,
+            false => self.deadlines.answer,
         };
-        let sending = client
+        let sending = self
+            .client(&route.provider)?
             .post(route.provider.endpoint())
             .headers(headers(route, call)?)
             .body(body)
@@ -159,8 +163,24 @@ impl Upstream {
         }))
     }
 
-    fn client(&self, route: &Route) -> Result<&Client, FaultKind> {
-        let secure = route.provider.base_url.starts_with("https://");
+    /// The first model that a provider lists: the default of one that has none of its own.
+    pub(crate) async fn first_model(&self, provider: &Provider) -> Option<String> {
+        let mut request = self
+            .client(provider)
+            .ok()?
+            .get(provider.models_endpoint())
+            .timeout(self.deadlines.connect);
+        if let Some(key) = &provider.key {
+            request = request.bearer_auth(key.expose());
+        }
+        let response = request.send().await.ok()?.error_for_status().ok()?;
+        let body = self.whole(response, MAX_LIST).await.ok()?;
+        let list: serde_json::Value = serde_json::from_slice(&body).ok()?;
+        list.pointer("/data/0/id")?.as_str().map(str::to_owned)
+    }
+
+    fn client(&self, provider: &Provider) -> Result<&Client, FaultKind> {
+        let secure = provider.base_url.starts_with("https://");
         let client = if secure {
             self.secure.get_or_init(|| self.build(secure))
         } else {

@@ -636,6 +636,27 @@ async fn budgets_and_keys_are_checked_before_the_call() {
 }
 
 #[tokio::test]
+async fn a_provider_without_a_default_is_asked_what_it_has() {
+    let server = TestServer::answering(|received| match received.path.as_str() {
+        "/v1/models" => Reply::Status {
+            code: 200,
+            headers: Vec::new(),
+            body: r#"{"object":"list","data":[{"id":"qwen3"},{"id":"other"}]}"#.into(),
+        },
+        _ => Reply::text(received.body["model"].as_str().unwrap()),
+    })
+    .await;
+    let mut ollama = provider("ollama", ProviderKind::Ollama, &server);
+    ollama.key = None;
+    let bed = Bed::new(vec![ollama]).await;
+    let mut request = ask(false);
+    request["model"] = "default".into();
+    let body: Value = bed.messages(&request).await.json().await.unwrap();
+    assert_eq!(body["content"][0]["text"], "qwen3");
+    assert_eq!(server.received()[1].header("authorization"), "");
+}
+
+#[tokio::test]
 async fn models_are_listed_and_unknown_ones_explained() {
     let server = TestServer::start(Vec::new()).await;
     let mut lab = provider("lab", ProviderKind::OpenAi, &server);

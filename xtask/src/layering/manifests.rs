@@ -127,7 +127,11 @@ impl Workspace {
                         planes.insert(to.name.as_str());
                     }
                 }
-                let knows_all = matches!(from.name.as_str(), "runtime" | "cli" | "bench" | "fuzz");
+                // The coder is a program on the agent plane that calls the gateway.
+                let knows_all = matches!(
+                    from.name.as_str(),
+                    "runtime" | "cli" | "coder" | "bench" | "fuzz"
+                );
                 if planes.len() > 1 && !knows_all && !from.is_plane() {
                     let names = planes.iter().copied().collect::<Vec<_>>().join(" and ");
                     broken.push(break_at(

@@ -207,6 +207,14 @@ impl Turn {
             .await
     }
 
+    /// Says what the message has used so far, in all, so that a budget can end it in time.
+    pub async fn usage(&self, so_far: TokenUsage) -> Result<(), SendError> {
+        let message = AgentToCoordinator::Usage {
+            token_usage: so_far,
+        };
+        self.session.shared.out.send(&message).await
+    }
+
     /// The next guidance for this message; `None` when no more can come.
     pub async fn next_steer(&self) -> Option<String> {
         self.steers.lock().await.recv().await

@@ -7,6 +7,9 @@ use super::Format;
 use super::prices::{self, Price};
 use crate::secret::ApiKey;
 
+/// The model of somebody who names none, of OpenAI and of who stands in its place.
+pub const OPENAI_DEFAULT: &str = "gpt-5.4";
+
 /// What a provider is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProviderKind {
@@ -92,6 +95,15 @@ impl Provider {
         format!("{}{path}", self.base_url)
     }
 
+    /// Where it lists its models, in the Chat Completions format.
+    pub fn models_endpoint(&self) -> String {
+        let path = match self.kind {
+            ProviderKind::Anthropic | ProviderKind::Ollama => "/v1/models",
+            ProviderKind::OpenAi => "/models",
+        };
+        format!("{}{path}", self.base_url)
+    }
+
     /// The model of somebody who names none.
     pub fn default_model(&self) -> Option<&str> {
         if let Some(first) = self.models.first() {
@@ -99,7 +111,7 @@ impl Provider {
         }
         match (self.kind, self.dialect()) {
             (ProviderKind::Anthropic, _) => Some("claude-sonnet-5-5"),
-            (ProviderKind::OpenAi, Dialect::OpenAi) => Some("gpt-5.4"),
+            (ProviderKind::OpenAi, Dialect::OpenAi) => Some(OPENAI_DEFAULT),
             (ProviderKind::OpenAi, Dialect::OpenRouter) => Some("openrouter/auto"),
             (ProviderKind::OpenAi | ProviderKind::Ollama, _) => None,
         }
@@ -108,19 +120,22 @@ impl Provider {
     /// What a model costs here.
     ///
     /// A model that no table knows costs what the provider's default model does where the provider
-    /// sells models, and nothing elsewhere: a server of one's own sends no bills.
+    /// sells models, and nothing elsewhere: a server of one's own sends no bills. One that has the
+    /// name of a model that is sold passes its calls on to who sells it.
     pub fn price(&self, model: &str) -> Price {
         if let Some(price) = self.prices.get(model) {
             return *price;
         }
         let sells = self.kind == ProviderKind::Anthropic || self.dialect() != Dialect::Plain;
-        if !sells {
-            return Price::default();
-        }
-        let default = || prices::published(self.default_model()?);
-        prices::published(model)
-            .or_else(default)
-            .unwrap_or_default()
+        let published = match self.kind {
+            ProviderKind::Ollama => None,
+            ProviderKind::Anthropic | ProviderKind::OpenAi => prices::published(model),
+        };
+        let default = || match sells {
+            true => prices::published(self.default_model()?),
+            false => None,
+        };
+        published.or_else(default).unwrap_or_default()
     }
 }
 
@@ -506,6 +521,7 @@ mod tests {
         assert_ne!(anthropic("k").price("claude-next"), zero);
         assert_ne!(anthropic("k").price("test-model"), zero);
         let local = provider("lab", ProviderKind::OpenAi, "http://127.0.0.1:8000/v1", "");
-        assert_eq!(local.price("gpt-5"), zero);
+        assert_ne!(local.price("gpt-5"), zero);
+        assert_eq!(local.price("qwen3"), zero);
     }
 }

@@ -1,0 +1,372 @@
+//! The conversation with the model, as the agent's durable state.
+//!
+//! ```text
+//! { "version": 1,
+//!   "messages": [..],   in the Messages format, as they go to the model
+//!   "tokens": n,        how large they are for the model
+//!   "kept": {..} }      what must never be lost
+//! ```
+//! Every change is a patch of what changed, made here and sent where it happens.
+
+use quintet_models::Usage;
+use serde_json::{Value, json};
+
+use super::answer::Answer;
+use super::kept::Kept;
+
+/// The version of the state's shape.
+const VERSION: u64 = 1;
+
+/// Bytes of JSON for a token, where the model has not counted.
+const BYTES_PER_TOKEN: usize = 4;
+
+/// What a picture costs, whatever its bytes are.
+const IMAGE_TOKENS: u64 = 1600;
+
+/// The state on the agent plane is at most 8 MiB; a conversation beyond this is compacted.
+const MAX_BYTES: usize = 5 * 1024 * 1024;
+
+/// What the model is told of a call whose result got lost.
+const INTERRUPTED: &str = "The agent was interrupted before it saw the result of this call, so what the call did is unknown. Look before you do it again.";
+
+/// The conversation so far.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Conversation {
+    messages: Vec<Value>,
+    tokens: u64,
+    bytes: usize,
+    kept: Kept,
+}
+
+/// Operations of RFC 6902 to send.
+pub type Patch = Vec<Value>;
+
+impl Conversation {
+    /// Reads the state. One of another shape or version is started anew: `None`.
+    pub fn from_state(state: &Value) -> Option<Self> {
+        if state["version"] != VERSION {
+            return None;
+        }
+        let messages = state["messages"].as_array()?.clone();
+        let bytes = messages.iter().map(size).sum();
+        Some(Self {
+            tokens: state["tokens"].as_u64()?,
+            kept: Kept::from_json(&state["kept"]),
+            messages,
+            bytes,
+        })
+    }
+
+    /// The patch that makes this the whole state.
+    pub fn whole(&self) -> Patch {
+        vec![json!({ "op": "add", "path": "", "value": {
+            "version": VERSION,
+            "messages": self.messages,
+            "tokens": self.tokens,
+            "kept": self.kept.to_json(),
+        }})]
+    }
+
+    /// The messages, as they go to the model.
+    pub fn messages(&self) -> &[Value] {
+        &self.messages
+    }
+
+    /// What must never be lost.
+    pub fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    /// How large it is for the model, as far as is known.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Whether it should be summarised before the model is asked again: it is near the bound.
+    pub fn is_large(&self, bound: u64) -> bool {
+        self.tokens > bound.saturating_sub(bound / 5) || self.bytes > MAX_BYTES
+    }
+
+    /// Adds what the person says: a message, guidance for the running one.
+    pub fn say(&mut self, text: &str, images: &[Value]) -> Patch {
+        let mut content = vec![json!({ "type": "text", "text": text })];
+        content.extend(images.iter().cloned());
+        self.kept.request(text);
+        let mut patch = self.push(json!({ "role": "user", "content": content }));
+        patch.push(self.kept_patch());
+        patch
+    }
+
+    /// Adds a summary that a message carried.
+    pub fn recall(&mut self, preamble: &str, kept: Kept) -> Patch {
+        self.kept = kept;
+        let mut patch = self.push(user(preamble));
+        patch.push(self.kept_patch());
+        patch
+    }
+
+    /// Adds an answer; `None` when there is nothing in it.
+    pub fn answered(&mut self, answer: &Answer) -> Patch {
+        if answer.content.is_empty() {
+            return Vec::new();
+        }
+        let message = json!({ "role": "assistant", "content": answer.content });
+        self.bytes = self.bytes.saturating_add(size(&message));
+        self.messages.push(message.clone());
+        self.tokens = context_of(&answer.usage).unwrap_or_else(|| {
+            let added = answer
+                .content
+                .iter()
+                .map(tokens)
+                .fold(0, u64::saturating_add);
+            self.tokens.saturating_add(added)
+        });
+        vec![append(message), self.tokens_patch()]
+    }
+
+    /// Adds the text of an answer that was broken off.
+    pub fn broken_off(&mut self, content: Vec<Value>) -> Patch {
+        // A thought alone is no message.
+        if !content.iter().any(|block| block["type"] == "text") {
+            return Vec::new();
+        }
+        self.push(json!({ "role": "assistant", "content": content }))
+    }
+
+    /// Adds the results of an answer's calls, and what the person said meanwhile.
+    pub fn results(&mut self, results: Vec<Value>, said: &[String]) -> Patch {
+        let mut content = results;
+        for text in said {
+            content.push(json!({ "type": "text", "text": text }));
+            self.kept.request(text);
+        }
+        let mut patch = self.push(json!({ "role": "user", "content": content }));
+        if !said.is_empty() {
+            patch.push(self.kept_patch());
+        }
+        patch
+    }
+
+    /// Remembers rules and questions.
+    pub fn note(
+        &mut self,
+        rules: Vec<String>,
+        questions: Vec<String>,
+        answered: &[String],
+    ) -> Patch {
+        self.kept.note(rules, questions, answered);
+        vec![self.kept_patch()]
+    }
+
+    /// Lets a summary stand for everything so far.
+    pub fn compacted(&mut self, summary: &str) -> Patch {
+        let text = self.kept.continuation(summary);
+        self.messages = vec![user(&text)];
+        self.tokens = self.messages.iter().map(tokens).sum();
+        self.bytes = self.messages.iter().map(size).sum();
+        self.whole()
+    }
+
+    /// Gives calls without a result one that says so: a process may end between the two.
+    pub fn repaired(&mut self) -> Patch {
+        let open: Vec<Value> = match self.messages.last() {
+            Some(last) if last["role"] == "assistant" => last["content"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|block| block["type"] == "tool_use")
+                .map(|block| {
+                    result(
+                        block["id"].as_str().unwrap_or_default(),
+                        INTERRUPTED.into(),
+                        true,
+                    )
+                })
+                .collect(),
+            _ => Vec::new(),
+        };
+        match open.is_empty() {
+            true => Vec::new(),
+            false => self.results(open, &[]),
+        }
+    }
+
+    fn push(&mut self, message: Value) -> Patch {
+        self.tokens = self.tokens.saturating_add(tokens(&message));
+        self.bytes = self.bytes.saturating_add(size(&message));
+        self.messages.push(message.clone());
+        vec![append(message), self.tokens_patch()]
+    }
+
+    fn tokens_patch(&self) -> Value {
+        json!({ "op": "replace", "path": "/tokens", "value": self.tokens })
+    }
+
+    fn kept_patch(&self) -> Value {
+        json!({ "op": "replace", "path": "/kept", "value": self.kept.to_json() })
+    }
+}
+
+fn append(message: Value) -> Value {
+    json!({ "op": "add", "path": "/messages/-", "value": message })
+}
+
+fn user(text: &str) -> Value {
+    json!({ "role": "user", "content": [{ "type": "text", "text": text }] })
+}
+
+/// A block with the result of a call.
+pub fn result(id: &str, content: Value, is_error: bool) -> Value {
+    json!({ "type": "tool_result", "tool_use_id": id, "content": content, "is_error": is_error })
+}
+
+/// What the next call will read at least: all that this one read and wrote.
+fn context_of(usage: &Usage) -> Option<u64> {
+    let total = usage.total_input().saturating_add(usage.output);
+    (usage.total_input() > 0).then_some(total)
+}
+
+/// Tokens of a part of the conversation, estimated.
+pub fn tokens(value: &Value) -> u64 {
+    match value {
+        Value::Object(fields) if fields.get("type").is_some_and(|kind| kind == "image") => {
+            IMAGE_TOKENS
+        }
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(key, value)| tokens(value).saturating_add(key.len() as u64 / 8))
+            .fold(1, u64::saturating_add),
+        Value::Array(items) => items.iter().map(tokens).fold(1, u64::saturating_add),
+        Value::String(text) => text.len().div_ceil(BYTES_PER_TOKEN) as u64,
+        _ => 1,
+    }
+}
+
+fn size(value: &Value) -> usize {
+    value.to_string().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use quintet_agent::proto::patch::Folded;
+
+    fn answer(calls: &[&str], input: u64) -> Answer {
+        let mut content = vec![json!({"type": "text", "text": "ok"})];
+        content.extend(calls.iter().map(
+            |id| json!({"type": "tool_use", "id": id, "name": "exec", "input": {"command": "x"}}),
+        ));
+        Answer {
+            content,
+            calls: Vec::new(),
+            stop_reason: "end_turn".into(),
+            usage: Usage {
+                input,
+                output: 5,
+                ..Usage::default()
+            },
+        }
+    }
+
+    #[test]
+    fn the_models_own_count_is_taken() {
+        let mut conversation = Conversation::default();
+        conversation.say("hello there", &[]);
+        assert!(conversation.tokens() > 2);
+        conversation.answered(&answer(&[], 1000));
+        assert_eq!(conversation.tokens(), 1005);
+        assert!(conversation.is_large(1200));
+        assert!(!conversation.is_large(2000));
+    }
+
+    #[test]
+    fn calls_without_a_result_get_one_that_says_so() {
+        let mut conversation = Conversation::default();
+        conversation.say("do it", &[]);
+        conversation.answered(&answer(&["a", "b"], 10));
+        assert!(!conversation.repaired().is_empty());
+        let last = conversation.messages().last().unwrap();
+        assert_eq!(last["role"], "user");
+        assert_eq!(last["content"][1]["tool_use_id"], "b");
+        assert_eq!(last["content"][0]["is_error"], true);
+        assert!(conversation.repaired().is_empty());
+    }
+
+    #[test]
+    fn a_compaction_keeps_every_request_word_for_word() {
+        let mut conversation = Conversation::default();
+        conversation.say("build the thing; never touch main.c", &[]);
+        conversation.answered(&answer(&[], 90_000));
+        conversation.note(vec!["no tabs".into()], vec!["which port?".into()], &[]);
+        conversation.compacted("half done");
+        let [message] = conversation.messages() else {
+            panic!("one message");
+        };
+        let text = message["content"][0]["text"].as_str().unwrap();
+        for part in [
+            "build the thing; never touch main.c",
+            "no tabs",
+            "which port?",
+            "half done",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(conversation.tokens() < 1000);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Say(String),
+        Answer(u8),
+        Results(u8, Vec<String>),
+        Note(String),
+        Compact,
+        Broken(String),
+        Repair,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            ".{0,12}".prop_map(Step::Say),
+            (0u8..3).prop_map(Step::Answer),
+            (1u8..3, prop::collection::vec("[a-z]{1,4}", 0..2))
+                .prop_map(|(n, said)| Step::Results(n, said)),
+            "[a-z]{1,4}".prop_map(Step::Note),
+            Just(Step::Compact),
+            ".{0,5}".prop_map(Step::Broken),
+            Just(Step::Repair),
+        ]
+    }
+
+    proptest! {
+        /// The state that the patches make is the conversation, at every step.
+        #[test]
+        fn the_state_is_the_conversation(steps in prop::collection::vec(step(), 0..20)) {
+            let mut conversation = Conversation::default();
+            let mut folded = Folded::new(Value::Null);
+            folded.apply(&conversation.whole()).unwrap();
+            for step in steps {
+                let patch = match step {
+                    Step::Say(text) => conversation.say(&text, &[]),
+                    Step::Answer(calls) => {
+                        let ids: Vec<String> = (0..calls).map(|n| format!("t{n}")).collect();
+                        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+                        conversation.answered(&answer(&ids, 10))
+                    }
+                    Step::Results(count, said) => {
+                        let results = (0..count).map(|n| result(&format!("t{n}"), "r".into(), false));
+                        conversation.results(results.collect(), &said)
+                    }
+                    Step::Note(rule) => conversation.note(vec![rule], Vec::new(), &[]),
+                    Step::Compact => conversation.compacted("so far"),
+                    Step::Broken(text) => conversation.broken_off(vec![json!({"type": "text", "text": text})]),
+                    Step::Repair => conversation.repaired(),
+                };
+                folded.apply(&patch).unwrap();
+                let read = Conversation::from_state(folded.value()).unwrap();
+                prop_assert_eq!(&read, &conversation);
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Long conversations: a summary stands for them, and nothing that matters is lost.
+
+use quintet_agent::{FinishReason, TurnEnd};
+use quintet_models::test_server::{Block, Message, Reply};
+use serde_json::json;
+
+use crate::bed::{Bed, messages};
+
+const TASK: &str = "Port the parser.\n  Keep </task> and <kept> as they are!  ";
+const SUMMARY: &str = "The lexer is done.\n<rules>\n- never touch main.c\n</rules>\n<open_questions>\nwhich encoding?\n</open_questions>";
+
+fn large(blocks: Vec<Block>) -> Reply {
+    let mut message = Message::new(blocks);
+    message.input_tokens = 9_000;
+    Reply::Message(message)
+}
+
+fn exec() -> Block {
+    Block::Tool {
+        id: "t1".into(),
+        name: "exec".into(),
+        input: json!({"command": "make"}),
+    }
+}
+
+fn completed(end: &TurnEnd) -> bool {
+    matches!(
+        end,
+        TurnEnd::Completed {
+            finish_reason: FinishReason::EndTurn,
+            ..
+        }
+    )
+}
+
+#[tokio::test]
+async fn a_large_conversation_is_summarised_before_the_next_call() {
+    let remember = Block::Tool {
+        id: "r".into(),
+        name: "remember".into(),
+        input: json!({"rules": ["tabs only"], "open_questions": ["which port?"]}),
+    };
+    let bed = Bed::with(
+        vec![
+            large(vec![remember, exec()]),
+            Reply::text(SUMMARY),
+            Reply::text("All ported."),
+        ],
+        json!({"context_tokens": 10_000}),
+    )
+    .await;
+    let end = bed.say(TASK).await;
+    assert!(completed(&end), "{end:?}");
+    assert_eq!(bed.text(), "All ported.", "the summary is nobody's answer");
+    let asked = bed.asked();
+    assert_eq!(asked.len(), 3);
+    assert_eq!(asked[1].body["tool_choice"]["type"], "none");
+    let [message] = &messages(&asked[2])[..] else {
+        panic!("one message stands for all");
+    };
+    let text = message["content"][0]["text"].as_str().unwrap();
+    for part in [
+        TASK,
+        "tabs only",
+        "never touch main.c",
+        "which port?",
+        "which encoding?",
+        "The lexer is done.",
+    ] {
+        assert!(text.contains(part), "{part:?} is in {text}");
+    }
+    let state = bed.agent.state().await;
+    assert_eq!(state["kept"]["requests"], json!([TASK]));
+    assert_eq!(
+        state["kept"]["rules"],
+        json!(["tabs only", "never touch main.c"])
+    );
+    bed.finish().await;
+}
+
+#[tokio::test]
+async fn without_a_summary_what_is_kept_stands_alone() {
+    let bed = Bed::with(
+        vec![
+            large(vec![exec()]),
+            Reply::error(529, "overloaded_error", "overloaded"),
+            Reply::text("Went on."),
+        ],
+        json!({"context_tokens": 10_000}),
+    )
+    .await;
+    let end = bed.say(TASK).await;
+    assert!(completed(&end), "{end:?}");
+    let text = messages(&bed.asked()[2])[0]["content"][0]["text"].clone();
+    assert!(text.as_str().unwrap().contains(TASK), "{text}");
+    bed.finish().await;
+}
+
+#[tokio::test]
+async fn the_daemons_summary_keeps_the_task_over_an_empty_state() {
+    let bed = Bed::new(vec![
+        Reply::text("Begun."),
+        Reply::text(SUMMARY),
+        Reply::text("Going on."),
+        Reply::text("Second summary."),
+    ])
+    .await;
+    bed.say(TASK).await;
+    let before = bed.text().len();
+    let end = bed.send(Bed::summary_request()).await;
+    assert!(completed(&end), "{end:?}");
+    let summary = bed.text()[before..].trim().to_owned();
+    assert!(
+        summary.contains(TASK) && summary.contains("never touch main.c"),
+        "{summary}"
+    );
+
+    // What the daemon does then: an empty state, and a message that carries the summary.
+    bed.agent
+        .replace_state(serde_json::Value::Null)
+        .await
+        .unwrap();
+    let text = format!(
+        "[The conversation so far, summarised]\n{summary}\n\n[The message]\nand the tests too"
+    );
+    bed.say(&text).await;
+    let state = bed.agent.state().await;
+    assert_eq!(
+        state["kept"]["requests"],
+        json!([TASK, "and the tests too"])
+    );
+    assert_eq!(state["kept"]["rules"], json!(["never touch main.c"]));
+    assert_eq!(state["kept"]["questions"], json!(["which encoding?"]));
+
+    let before = bed.text().len();
+    bed.send(Bed::summary_request()).await;
+    let second = bed.text()[before..].to_owned();
+    assert!(
+        second.contains(TASK) && second.contains("and the tests too"),
+        "{second}"
+    );
+    bed.finish().await;
+}
