@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 
 use anyhow::{Context as _, ensure};
 use futures_util::Stream;
-use quintet_control::wire::{StreamChunk, StreamEnd, StreamEvent, StreamMsg, stream_event::Event};
+use quintet_control::wire::{StreamChunk, StreamEvent, StreamMsg, stream_event::Event};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::runtime::{Builder, Runtime};
@@ -116,7 +116,7 @@ impl Stream for Events {
         self.sent += 1;
         let event = match self.pace.events().cmp(&self.sent) {
             Ordering::Less => return Poll::Ready(None),
-            Ordering::Equal => Event::End(StreamEnd::default()),
+            Ordering::Equal => Event::End(Box::default()),
             Ordering::Greater => Event::Chunk(StreamChunk {
                 content: "four words of text".to_owned(),
             }),

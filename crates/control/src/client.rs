@@ -356,6 +356,11 @@ pub trait Client: Send {
         follow(self, request)
     }
 
+    /// Takes back what the last commands of a session did to files.
+    fn undo(&mut self, request: UndoMsg) -> impl Future<Output = Outcome<UndoReport>> + Send {
+        call(self, request)
+    }
+
     /// Makes a worker's token.
     fn token_create(
         &mut self,
@@ -373,6 +378,24 @@ pub trait Client: Send {
     fn token_revoke(
         &mut self,
         request: TokenRevokeMsg,
+    ) -> impl Future<Output = Outcome<Accepted>> + Send {
+        call(self, request)
+    }
+
+    /// Makes a code that a browser pairs with.
+    fn pair(&mut self) -> impl Future<Output = Outcome<PairingCode>> + Send {
+        call(self, PairMsg {})
+    }
+
+    /// Lists the browsers that are paired.
+    fn devices(&mut self) -> impl Future<Output = Outcome<DeviceList>> + Send {
+        call(self, DevicesMsg {})
+    }
+
+    /// Ends a browser's pairing.
+    fn device_revoke(
+        &mut self,
+        request: DeviceRevokeMsg,
     ) -> impl Future<Output = Outcome<Accepted>> + Send {
         call(self, request)
     }
@@ -415,6 +438,7 @@ where
 {
     type Item = Outcome<R>;
 
+    #[inline]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outcome<R>>> {
         let mut messages = self.project().messages;
         loop {
@@ -428,6 +452,7 @@ where
     }
 }
 
+#[inline]
 fn is_done(message: &ServerMessage) -> bool {
     matches!(
         message.msg,
@@ -437,6 +462,7 @@ fn is_done(message: &ServerMessage) -> bool {
     )
 }
 
+#[inline]
 fn unwrap<R>(message: ServerMessage) -> Outcome<R>
 where
     R: TryFrom<ServerMessage, Error = UnexpectedMessage>,

@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures_util::Stream;
 use quintet_framing::{Decoder, FrameError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -114,20 +114,14 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
     /// The next request, or `None` when the client has gone. Writes what is still unwritten
     /// before it waits.
     async fn next_request(&mut self) -> Result<Option<ClientMessage>, Closed> {
-        let frame = match self.decoder.next_frame()? {
-            Some(frame) => frame,
-            None => {
-                self.flush().await?;
-                match self.read_frame().await? {
-                    Some(frame) => frame,
-                    None => return Ok(None),
-                }
-            }
-        };
-        Ok(Some(decode_request(&frame)?))
+        if let Some(request) = self.decoder.read_frame(decode_request)? {
+            return Ok(Some(request?));
+        }
+        self.flush().await?;
+        self.read_request().await
     }
 
-    async fn read_frame(&mut self) -> Result<Option<Bytes>, Closed> {
+    async fn read_request(&mut self) -> Result<Option<ClientMessage>, Closed> {
         loop {
             let patience = self
                 .decoder
@@ -151,19 +145,24 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
                     return Err(Closed::HalfFrame { silent });
                 }
             }
-            if let Some(frame) = self.decoder.next_frame()? {
-                return Ok(Some(frame));
+            if let Some(request) = self.decoder.read_frame(decode_request)? {
+                return Ok(Some(request?));
             }
         }
     }
 
     /// Queues the messages of one reply, many to a write where many are ready.
     ///
+    /// A handler that makes its messages one by one is given the thread once more before each
+    /// write, for as long as that brings another message: a turn's words then share a write, and a
+    /// single one waits for nothing but a pass of the scheduler.
+    ///
     /// The last batch is left for the caller to flush: with the next request already here, its
     /// reply joins the same write.
     async fn reply(&mut self, replies: impl Stream<Item = ServerMessage>) -> Result<(), Closed> {
         let mut replies = pin!(replies);
         loop {
+            let before = self.out.len();
             let now = poll_fn(|cx| Poll::Ready(gather(replies.as_mut(), &mut self.out, cx)));
             let gathered = match now.await {
                 Gathered::Waiting if self.out.is_empty() => self.wait_for(replies.as_mut()).await?,
@@ -171,6 +170,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
             };
             match gathered {
                 Gathered::Whole => return Ok(()),
+                Gathered::Waiting if self.out.len() > before => pass().await,
                 Gathered::Batch | Gathered::Waiting => self.flush().await?,
             }
         }
@@ -233,6 +233,7 @@ enum Gathered {
 }
 
 /// Encodes what is ready of `replies`, without a step in between for each message.
+#[inline]
 fn gather(
     mut replies: Pin<&mut impl Stream<Item = ServerMessage>>,
     out: &mut BytesMut,
@@ -252,6 +253,20 @@ fn gather(
         }
     }
     Gathered::Batch
+}
+
+/// Lets every task that is ready run once. Unlike tokio's own yield it does not look for new I/O
+/// first, which would cost a system call for each message.
+async fn pass() {
+    let mut passed = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut passed, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Awaits `work`, at most as long as `patience` says; `None` when that was over first.

@@ -71,6 +71,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> ClientConnection<IO> {
         Ok(())
     }
 
+    #[inline]
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Outcome<ServerMessage>> {
         while !self.out.is_empty() {
             let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.out))?;
@@ -80,8 +81,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> ClientConnection<IO> {
             self.out.advance(written);
         }
         loop {
-            if let Some(frame) = self.decoder.next_frame()? {
-                return Poll::Ready(Ok(decode_reply(&frame)?));
+            if let Some(message) = self.decoder.read_frame(decode_reply)? {
+                return Poll::Ready(Ok(message?));
             }
             let read = poll_read_buf(Pin::new(&mut self.io), cx, self.decoder.spare());
             if ready!(read)? == 0 {
@@ -124,6 +125,7 @@ struct Replies<'c, IO> {
 impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Stream for Replies<'_, IO> {
     type Item = Outcome<ServerMessage>;
 
+    #[inline]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         if this.finished {

@@ -260,6 +260,12 @@ pub trait Server: Send + Sync {
         unsupported_stream(request)
     }
 
+    /// Takes back what the last commands of a session did to files. 404: unknown session. 409:
+    /// there is nothing to take back.
+    fn undo(&self, request: UndoMsg) -> impl Future<Output = Answer<UndoReport>> + Send {
+        unsupported(request)
+    }
+
     /// Makes a worker's token.
     fn token_create(
         &self,
@@ -277,6 +283,24 @@ pub trait Server: Send + Sync {
     fn token_revoke(
         &self,
         request: TokenRevokeMsg,
+    ) -> impl Future<Output = Answer<Accepted>> + Send {
+        unsupported(request)
+    }
+
+    /// Makes a code that a browser pairs with. 409: pairing is locked after wrong tries.
+    fn pair(&self, request: PairMsg) -> impl Future<Output = Answer<PairingCode>> + Send {
+        unsupported(request)
+    }
+
+    /// Lists the browsers that are paired.
+    fn devices(&self, request: DevicesMsg) -> impl Future<Output = Answer<DeviceList>> + Send {
+        unsupported(request)
+    }
+
+    /// Ends a browser's pairing and every connection of it. 404: unknown id.
+    fn device_revoke(
+        &self,
+        request: DeviceRevokeMsg,
     ) -> impl Future<Output = Answer<Accepted>> + Send {
         unsupported(request)
     }
@@ -382,9 +406,13 @@ async fn answer<S: Server + ?Sized>(server: &S, request: Option<Msg>) -> ServerM
             Request::ShellInput(request) => wrap(server.shell_input(request).await),
             Request::ShellResize(request) => wrap(server.shell_resize(request).await),
             Request::Jobs(request) => wrap(server.jobs(request).await),
+            Request::Undo(request) => wrap(server.undo(request).await),
             Request::TokenCreate(request) => wrap(server.token_create(request).await),
             Request::TokenList(request) => wrap(server.token_list(request).await),
             Request::TokenRevoke(request) => wrap(server.token_revoke(request).await),
+            Request::Pair(request) => wrap(server.pair(request).await),
+            Request::Devices(request) => wrap(server.devices(request).await),
+            Request::DeviceRevoke(request) => wrap(server.device_revoke(request).await),
             Request::Retry(_)
             | Request::Attach(_)
             | Request::Events(_)
@@ -428,6 +456,7 @@ where
 {
     type Item = ServerMessage;
 
+    #[inline]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ServerMessage>> {
         match self.project() {
             RepliesProjection::One { reply } => reply.poll_next(cx),
@@ -507,6 +536,7 @@ where
 {
     type Item = ServerMessage;
 
+    #[inline]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ServerMessage>> {
         let this = self.project();
         if *this.finished {

@@ -20,9 +20,11 @@ pub struct UnexpectedMessage {
 }
 
 macro_rules! envelope {
+    (@take $message:ident boxed) => { *$message };
+    (@take $message:ident) => { $message };
     (
         $envelope:ident, $oneof:path, $extension:ident { $field:ident: $inner:path };
-        original { $($message:ident = $variant:ident $name:literal,)+ }
+        original { $($message:ident = $variant:ident $name:literal $($boxed:ident)?,)+ }
         extension { $($ext_message:ident = $ext_variant:ident $ext_name:literal,)+ }
     ) => {
         impl $envelope {
@@ -42,19 +44,21 @@ macro_rules! envelope {
 
         $(
             impl From<$message> for $envelope {
+                #[inline]
                 fn from(message: $message) -> Self {
                     use $oneof as Msg;
-                    Self { msg: Some(Msg::$variant(message)) }
+                    Self { msg: Some(Msg::$variant(message.into())) }
                 }
             }
 
             impl TryFrom<$envelope> for $message {
                 type Error = UnexpectedMessage;
 
+                #[inline]
                 fn try_from(envelope: $envelope) -> Result<Self, UnexpectedMessage> {
                     use $oneof as Msg;
                     match envelope.msg {
-                        Some(Msg::$variant(message)) => Ok(message),
+                        Some(Msg::$variant(message)) => Ok(envelope!(@take message $($boxed)?)),
                         _ => Err(UnexpectedMessage { expected: $name, got: envelope.kind() }),
                     }
                 }
@@ -77,6 +81,7 @@ macro_rules! envelope {
             impl TryFrom<$envelope> for $ext_message {
                 type Error = UnexpectedMessage;
 
+                #[inline]
                 fn try_from(envelope: $envelope) -> Result<Self, UnexpectedMessage> {
                     use $oneof as Msg;
                     use $inner as Inner;
@@ -142,24 +147,28 @@ envelope! {
         ShellResizeMsg = ShellResize "shell_resize",
         JobsMsg = Jobs "jobs",
         CopyMsg = Copy "copy",
+        UndoMsg = Undo "undo",
         TokenCreateMsg = TokenCreate "token_create",
         TokenListMsg = TokenList "token_list",
         TokenRevokeMsg = TokenRevoke "token_revoke",
+        PairMsg = Pair "pair",
+        DevicesMsg = Devices "devices",
+        DeviceRevokeMsg = DeviceRevoke "device_revoke",
     }
 }
 
 envelope! {
     ServerMessage, server_message::Msg, ServerExtension { reply: server_extension::Reply };
     original {
-        SendResponse = Response "response",
+        SendResponse = Response "response" boxed,
         StreamEvent = Stream "stream",
         ErrorMsg = Error "error",
         Pong = Pong "pong",
         SessionList = Sessions "sessions",
         Config = Config "config",
-        AgentEventMsg = AgentEvent "agent_event",
-        Stats = Stats "stats",
-        CronInfo = CronInfo "cron_info",
+        AgentEventMsg = AgentEvent "agent_event" boxed,
+        Stats = Stats "stats" boxed,
+        CronInfo = CronInfo "cron_info" boxed,
         CronList = CronList "cron_list",
         CompactSummary = Compact "compact",
     }
@@ -181,8 +190,11 @@ envelope! {
         CommandEvent = CommandEvent "command_event",
         JobList = Jobs "jobs",
         CopyProgress = CopyProgress "copy_progress",
+        UndoReport = UndoReport "undo_report",
         TokenCreated = TokenCreated "token_created",
         TokenList = Tokens "tokens",
+        PairingCode = PairingCode "pairing_code",
+        DeviceList = Devices "devices",
     }
 }
 
@@ -193,7 +205,7 @@ impl From<ServerError> for ServerMessage {
 }
 
 macro_rules! stream_events {
-    ($($message:ident = $variant:ident $name:literal,)+) => {
+    ($($message:ident = $variant:ident $name:literal $($boxed:ident)?,)+) => {
         impl StreamEvent {
             /// The name of the event inside; "raw" when an element comes without one.
             pub fn kind(&self) -> &'static str {
@@ -206,9 +218,10 @@ macro_rules! stream_events {
 
         $(
             impl From<$message> for StreamEvent {
+                #[inline]
                 fn from(message: $message) -> Self {
                     Self {
-                        event: Some(stream_event::Event::$variant(message)),
+                        event: Some(stream_event::Event::$variant(message.into())),
                         seq: None,
                         raw: String::new(),
                     }
@@ -218,9 +231,12 @@ macro_rules! stream_events {
             impl TryFrom<StreamEvent> for $message {
                 type Error = UnexpectedMessage;
 
+                #[inline]
                 fn try_from(event: StreamEvent) -> Result<Self, UnexpectedMessage> {
                     match event.event {
-                        Some(stream_event::Event::$variant(message)) => Ok(message),
+                        Some(stream_event::Event::$variant(message)) => {
+                            Ok(envelope!(@take message $($boxed)?))
+                        }
                         _ => Err(UnexpectedMessage { expected: $name, got: event.kind() }),
                     }
                 }
@@ -234,9 +250,9 @@ stream_events! {
     StreamChunk = Chunk "chunk",
     StreamThinking = Thinking "thinking",
     ToolStart = ToolStart "tool_start",
-    ToolResult = ToolResult "tool_result",
+    ToolResult = ToolResult "tool_result" boxed,
     ToolsComplete = ToolsComplete "tools_complete",
-    StreamEnd = End "end",
+    StreamEnd = End "end" boxed,
     AskUser = AskUser "ask_user",
 }
 
@@ -276,6 +292,14 @@ impl fmt::Debug for TokenCreated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokenCreated")
             .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for PairingCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PairingCode")
+            .field("expires_in_secs", &self.expires_in_secs)
             .finish_non_exhaustive()
     }
 }

@@ -21,11 +21,13 @@ pub fn decode_request(payload: &[u8]) -> Result<ClientMessage, DecodeError> {
 }
 
 /// Appends a reply as one frame. A message over the limit changes nothing and takes no memory.
+#[inline]
 pub fn encode_reply(reply: &ServerMessage, out: &mut BytesMut) -> Result<(), FrameError> {
     text::encode(reply, out).unwrap_or_else(|| encode(reply, out))
 }
 
 /// Reads the reply in a frame's payload.
+#[inline]
 pub fn decode_reply(payload: &[u8]) -> Result<ServerMessage, DecodeError> {
     text::decode(payload).map_or_else(|| ServerMessage::decode(payload), Ok)
 }

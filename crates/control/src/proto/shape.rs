@@ -47,6 +47,7 @@ impl ReplyShape {
     }
 
     /// Whether `message` ends a reply of this shape.
+    #[inline]
     pub fn is_last(self, message: &ServerMessage) -> bool {
         use server_message::Msg;
         match &message.msg {

@@ -25,6 +25,7 @@ const SEQ: [u8; 2] = [0xc0, 0x3e];
 const HEAD: usize = HEADER_LEN + 3 * (1 + 10);
 
 /// Appends `message` as one frame if it is a piece of text; `None` if it is anything else.
+#[inline]
 pub(super) fn encode(
     message: &ServerMessage,
     out: &mut BytesMut,
@@ -68,6 +69,7 @@ pub(super) fn encode(
 }
 
 /// The piece of text in `payload`, or `None` if it is anything else.
+#[inline]
 pub(super) fn decode(payload: &[u8]) -> Option<ServerMessage> {
     let mut rest = payload;
     if take_field(STREAM, &mut rest).is_none_or(|len| len != rest.len()) {
@@ -105,6 +107,7 @@ pub(super) fn decode(payload: &[u8]) -> Option<ServerMessage> {
 }
 
 /// Bytes of a field with a one-byte tag and `len` bytes of content.
+#[inline]
 fn field_len(len: usize) -> usize {
     1 + encoded_len_varint(len as u64) + len
 }

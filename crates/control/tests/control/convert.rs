@@ -27,7 +27,8 @@ fn client() -> Vec<(ClientMessage, Unwrap<ClientMessage>)> {
         AnswerApprovalMsg SetTitleMsg ExportSessionMsg CompactUndoMsg CronRunsMsg AgentsMsg
         AgentLogsMsg AgentRestartMsg
         WorkersMsg ExecMsg ExecInputMsg ExecCancelMsg ShellMsg ShellInputMsg ShellResizeMsg JobsMsg
-        CopyMsg TokenCreateMsg TokenListMsg TokenRevokeMsg
+        CopyMsg UndoMsg TokenCreateMsg TokenListMsg TokenRevokeMsg PairMsg DevicesMsg
+        DeviceRevokeMsg
     ]
 }
 
@@ -37,7 +38,8 @@ fn server() -> Vec<(ServerMessage, Unwrap<ServerMessage>)> {
         CronList CompactSummary
         ServerHello Done Accepted JournalEvent JournalReport JournalPruned QueueList AskList
         ApprovalList SessionExport CronRunList AgentList LogLine
-        WorkerList CommandEvent JobList CopyProgress TokenCreated TokenList
+        WorkerList CommandEvent JobList CopyProgress UndoReport TokenCreated TokenList
+        PairingCode DeviceList
     ]
 }
 

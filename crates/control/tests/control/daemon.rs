@@ -123,7 +123,10 @@ pub(crate) fn journal_event(seq: u64) -> JournalEvent {
 /// What a command of that name shows.
 pub(crate) fn command_events(job: &str) -> [CommandEvent; 3] {
     use command_event::Event;
-    let started = CommandStarted { job: job.into() };
+    let started = CommandStarted {
+        job: job.into(),
+        ..CommandStarted::default()
+    };
     let ended = CommandEnded {
         outcome: Some(command_ended::Outcome::Exited(3)),
         duration_ms: 5,
@@ -447,6 +450,14 @@ impl Server for TestServer {
         })
     }
 
+    async fn undo(&self, request: UndoMsg) -> Answer<UndoReport> {
+        self.saw(request);
+        Ok(UndoReport {
+            sequence: 22,
+            ..UndoReport::default()
+        })
+    }
+
     async fn token_create(&self, request: TokenCreateMsg) -> Answer<TokenCreated> {
         self.saw(request);
         Ok(TokenCreated {
@@ -465,6 +476,26 @@ impl Server for TestServer {
     async fn token_revoke(&self, request: TokenRevokeMsg) -> Answer<Accepted> {
         self.saw(request);
         Ok(accepted(21))
+    }
+
+    async fn pair(&self, request: PairMsg) -> Answer<PairingCode> {
+        self.saw(request);
+        Ok(PairingCode {
+            expires_in_secs: 300,
+            ..PairingCode::default()
+        })
+    }
+
+    async fn devices(&self, request: DevicesMsg) -> Answer<DeviceList> {
+        self.saw(request);
+        Ok(DeviceList {
+            devices: vec![DeviceInfo::default()],
+        })
+    }
+
+    async fn device_revoke(&self, request: DeviceRevokeMsg) -> Answer<Accepted> {
+        self.saw(request);
+        Ok(accepted(23))
     }
 }
 

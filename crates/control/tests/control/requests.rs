@@ -102,6 +102,7 @@ async fn answers(client: &mut UnixClient, request: &str) -> (ClientMessage, Vec<
             approved: true,
             reason: content,
             scope: ApprovalScope::Session.into(),
+            rule: String::new(),
         })),
         "set_title" => one!(set_title(SetTitleMsg {
             session,
@@ -158,9 +159,16 @@ async fn answers(client: &mut UnixClient, request: &str) -> (ClientMessage, Vec<
             }),
             10
         ),
+        "undo" => one!(undo(UndoMsg {
+            session,
+            commands: 2
+        })),
         "token_create" => one!(token_create(TokenCreateMsg { worker: content })),
         "token_list" => one!(token_list: TokenListMsg {}),
         "token_revoke" => one!(token_revoke(TokenRevokeMsg { id: 20 })),
+        "pair" => one!(pair: PairMsg {}),
+        "devices" => one!(devices: DevicesMsg {}),
+        "device_revoke" => one!(device_revoke(DeviceRevokeMsg { id: content })),
         other => panic!("the schema has a request {other} that this test does not know"),
     }
 }
@@ -230,6 +238,19 @@ fn expected(request: &str) -> Vec<ServerMessage> {
         "token_list" => vec![
             TokenList {
                 tokens: vec![TokenInfo::default()],
+            }
+            .into(),
+        ],
+        "pair" => vec![
+            PairingCode {
+                expires_in_secs: 300,
+                ..Default::default()
+            }
+            .into(),
+        ],
+        "devices" => vec![
+            DeviceList {
+                devices: vec![DeviceInfo::default()],
             }
             .into(),
         ],
@@ -355,6 +376,13 @@ fn expected(request: &str) -> Vec<ServerMessage> {
         "compact_undo" => vec![accepted(18).into()],
         "agent_restart" => vec![accepted(19).into()],
         "token_revoke" => vec![accepted(21).into()],
+        "undo" => vec![
+            UndoReport {
+                sequence: 22,
+                ..UndoReport::default()
+            }
+            .into(),
+        ],
         other => panic!("no expectation for {other}"),
     }
 }

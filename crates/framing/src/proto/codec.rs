@@ -187,7 +187,42 @@ impl Decoder {
     }
 
     /// The next whole frame's payload, or `None` until more bytes arrive.
+    #[inline]
     pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+        let Some(want) = self.next_len()? else {
+            return Ok(None);
+        };
+        Ok(Some(if self.fed.is_empty() {
+            self.buffer.split_to(want).freeze()
+        } else {
+            self.fed.split_to(want)
+        }))
+    }
+
+    /// What `read` makes of the next whole frame's payload, or `None` until more bytes arrive.
+    ///
+    /// For a payload that is not kept: its memory is not shared, so that nothing is counted and
+    /// the buffer is used again.
+    #[inline]
+    pub fn read_frame<T>(
+        &mut self,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>, FrameError> {
+        let Some(want) = self.next_len()? else {
+            return Ok(None);
+        };
+        Ok(Some(if self.fed.is_empty() {
+            let value = read(&self.buffer[..want]);
+            self.buffer.advance(want);
+            value
+        } else {
+            read(&self.fed.split_to(want))
+        }))
+    }
+
+    /// The length of the next payload if it has arrived whole, with its prefix consumed.
+    #[inline]
+    fn next_len(&mut self) -> Result<Option<usize>, FrameError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -207,11 +242,7 @@ impl Decoder {
             return Ok(None);
         }
         self.pending = None;
-        Ok(Some(if self.fed.is_empty() {
-            self.buffer.split_to(want).freeze()
-        } else {
-            self.fed.split_to(want)
-        }))
+        Ok(Some(want))
     }
 
     /// Checks at the end of the stream that it did not end inside a frame.
@@ -282,6 +313,11 @@ mod tests {
 
     fn drain(decoder: &mut Decoder) -> Vec<Bytes> {
         std::iter::from_fn(|| decoder.next_frame().expect("valid frames")).collect()
+    }
+
+    fn drain_in_place(decoder: &mut Decoder) -> Vec<Bytes> {
+        let mut read = || decoder.read_frame(Bytes::copy_from_slice);
+        std::iter::from_fn(|| read().expect("valid frames")).collect()
     }
 
     #[test]
@@ -369,7 +405,9 @@ mod tests {
             frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20),
             cuts in prop::collection::vec((1usize..400, any::<bool>()), 1..40),
             big_endian in any::<bool>(),
+            in_place in any::<bool>(),
         ) {
+            let drain = if in_place { drain_in_place } else { drain };
             let format = if big_endian { CONTROL } else { AGENT };
             let mut wire = BytesMut::new();
             for frame in &frames {
