@@ -248,6 +248,7 @@ impl Conn {
                     error: "the worker sent beyond its credit".to_owned(),
                 },
                 duration_ms: 0,
+                mirrored: None,
             };
             let _ = route.events.send(StreamEvent::End(Box::new(end)));
             routes.streams.remove(&frame.stream);
@@ -369,6 +370,51 @@ impl StreamSender {
         }
         let message = WsMessage::Binary(frame.freeze());
         self.link.bulk.send(message).await.map_err(|_| Gone)
+    }
+
+    /// Waits for the credit of a frame of `len` bytes, if it has any, and for room in its turn.
+    pub(super) async fn admit(
+        &self,
+        len: Option<usize>,
+    ) -> Result<mpsc::Permit<'_, WsMessage>, Gone> {
+        if let Some(len) = len {
+            tokio::select! {
+                () = self.gate.acquire(len) => {}
+                () = self.link.bulk.closed() => return Err(Gone),
+            }
+        }
+        self.link.bulk.reserve().await.map_err(|_| Gone)
+    }
+
+    /// A frame of this stream.
+    pub(super) fn message(&self, body: Body) -> WsMessage {
+        crate::lanes::binary(self.id, body)
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (self.link.id, self.id) == (other.link.id, other.id)
+    }
+
+    /// Sends a frame made by [`Self::frame`] if there is credit and room for it now.
+    pub(super) fn send_now(&self, frame: bytes::BytesMut) -> bool {
+        let Ok(permit) = self.link.bulk.try_reserve() else {
+            return false;
+        };
+        let len = frame.len() - HEADER;
+        {
+            let mut credit = lock(&self.gate.credit);
+            if credit.room(len) < len {
+                return false;
+            }
+            credit.spend(len);
+        }
+        permit.send(WsMessage::Binary(frame.freeze()));
+        true
+    }
+
+    /// Ends the input if there is room to say it now.
+    pub(super) fn eof_now(&self) -> bool {
+        self.link.bulk.try_send(self.message(Body::Eof)).is_ok()
     }
 
     /// Sends a small frame, before bulk where there is room for it.

@@ -1,16 +1,19 @@
 //! Commands.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::conn::{HubStream, Running, StreamEvent, StreamSender, V1Route};
-use super::observer::HubEvent;
+use super::conn::{HubStream, Running, StreamEvent, V1Route};
+pub use super::input::ExecInput;
+use super::input::Input;
+use super::observer::{HubEvent, Receipt};
 use super::{Hub, RequestError, failure};
-use crate::proto::frame::{Body, FailureCode, INITIAL_CREDIT, MAX_DATA, Open, Outcome};
+use crate::proto::frame::{
+    Body, FailureCode, INITIAL_CREDIT, Mirror, Mirrored, Open, Opened, Outcome,
+};
 use crate::proto::{DEFAULT_TIMEOUT_SECS, HubToWorker, Protocol, WorkerToHub};
 
 /// How much output of a command may be on its way.
@@ -29,6 +32,8 @@ pub struct ExecRequest {
     pub timeout: Option<Duration>,
     /// Whether [`ExecHandle::stdin`] will be used; v2 only.
     pub stdin: bool,
+    /// The workspace whose copy it runs in, with `cwd` beneath it; v2 only.
+    pub mirror: Option<Mirror>,
 }
 
 /// How a command ended.
@@ -54,6 +59,13 @@ pub enum ExecEvent {
     Stdout(Bytes),
     /// Bytes of stderr.
     Stderr(Bytes),
+    /// Output that the worker's quota took while nobody read; it can't be had any more.
+    Dropped {
+        /// Bytes of stdout.
+        stdout: u64,
+        /// Bytes of stderr.
+        stderr: u64,
+    },
     /// The end; nothing follows.
     Ended {
         /// How.
@@ -108,6 +120,12 @@ impl Hub {
                         what: "take input for a command",
                     });
                 }
+                if request.mirror.is_some() {
+                    return Err(RequestError::NeedsV2 {
+                        worker: worker.to_owned(),
+                        what: "hold a copy of a workspace",
+                    });
+                }
                 let route = conn.request(&id).map_err(lost)?;
                 let message = HubToWorker::ExecuteCommand {
                     id: id.clone(),
@@ -132,6 +150,7 @@ impl Hub {
                     env: request.env,
                     cwd: request.cwd,
                     stdin: request.stdin,
+                    mirror: request.mirror,
                 };
                 Transport::V2(conn.open(open, WINDOW).await.map_err(lost)?)
             }
@@ -149,12 +168,15 @@ impl Hub {
             stderr: 0,
         };
         let running = conn.count();
-        let stream = conn
-            .open(open, WINDOW)
-            .await
-            .map_err(|_| RequestError::Lost {
-                worker: worker.to_owned(),
-            })?;
+        let lost = || RequestError::Lost {
+            worker: worker.to_owned(),
+        };
+        let mut stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
+        let opened = match stream.next().await.ok_or_else(lost)? {
+            StreamEvent::Opened(opened) => opened,
+            StreamEvent::End(end) => return Err(failure(end.outcome)),
+            StreamEvent::Out(_) | StreamEvent::Err(_) => return Err(failure(Outcome::Complete)),
+        };
         let request = ExecRequest {
             command: format!("(attach {id})"),
             ..ExecRequest::default()
@@ -162,7 +184,11 @@ impl Hub {
         let audit = Audit::start(self, worker, id, &request);
         let transport = Transport::V2(stream);
         let id = id.to_owned();
-        Ok(ExecHandle::new(self, worker, id, transport, audit, running))
+        let mut handle = ExecHandle::new(self, worker, id, transport, audit, running);
+        handle.input.attached_at(opened.offset);
+        handle.seen = [opened.lost_stdout, opened.lost_stderr];
+        handle.attached = Some(opened);
+        Ok(handle)
     }
 }
 
@@ -185,9 +211,13 @@ pub struct ExecHandle {
     worker: String,
     id: String,
     transport: Transport,
-    input: Arc<Mutex<Option<StreamSender>>>,
+    input: Input,
     seen: [u64; 2],
+    attached: Option<Opened>,
+    mirrored: Option<Mirrored>,
     audit: Audit,
+    /// The end, which waits for its row.
+    ending: Option<Result<ExecEvent, RequestError>>,
     _running: Running,
 }
 
@@ -209,9 +239,12 @@ impl ExecHandle {
             worker: worker.to_owned(),
             id,
             transport,
-            input: Arc::new(Mutex::new(input)),
+            input: Input::new(worker, input),
             seen: [0; 2],
+            attached: None,
+            mirrored: None,
             audit,
+            ending: None,
             _running: running,
         }
     }
@@ -221,16 +254,42 @@ impl ExecHandle {
         &self.id
     }
 
+    /// What the command did to the workspace that it ran in; known after its end.
+    pub fn mirrored(&self) -> Option<&Mirrored> {
+        self.mirrored.as_ref()
+    }
+
     /// Where the command's input goes; usable beside [`Self::next`].
     pub fn stdin(&self) -> ExecInput {
-        ExecInput {
-            worker: self.worker.clone(),
-            sender: self.input.clone(),
-        }
+        self.input.handle()
+    }
+
+    /// What the worker said when this was attached to: how much output is gone, and how many bytes
+    /// of input it has. None of a command that was started here.
+    pub fn attached(&self) -> Option<&Opened> {
+        self.attached.as_ref()
+    }
+
+    /// Waits until the audit has the start; the command runs meanwhile. Cancel safe.
+    pub async fn recorded(&mut self) -> Result<(), RequestError> {
+        Ok(self.audit.receipt.come().await?)
     }
 
     /// The next output, or the end. Cancel safe. Must not be called after [`ExecEvent::Ended`].
     pub async fn next(&mut self) -> Result<ExecEvent, RequestError> {
+        self.recorded().await?;
+        if self.ending.is_none() {
+            let next = self.advance().await;
+            if !matches!(next, Ok(ExecEvent::Ended { .. }) | Err(_)) {
+                return next;
+            }
+            self.ending = Some(next);
+        }
+        self.recorded().await?;
+        self.ending.take().unwrap_or_else(|| Err(self.lost()))
+    }
+
+    async fn advance(&mut self) -> Result<ExecEvent, RequestError> {
         loop {
             let event = match &mut self.transport {
                 Transport::V1 { .. } => return self.next_v1().await,
@@ -239,9 +298,17 @@ impl ExecHandle {
             };
             match event {
                 Some(StreamEvent::Opened(opened)) => {
+                    // What was on its way in may be lost; it follows before anything new.
+                    if let Transport::V2(stream) = &self.transport {
+                        self.input.resume(stream.sender(), opened.offset);
+                    }
                     // What the quota took can't be had; the count must still agree.
-                    self.seen[0] += opened.lost_stdout;
-                    self.seen[1] += opened.lost_stderr;
+                    let (stdout, stderr) = (opened.lost_stdout, opened.lost_stderr);
+                    self.seen[0] += stdout;
+                    self.seen[1] += stderr;
+                    if stdout + stderr > 0 {
+                        return Ok(ExecEvent::Dropped { stdout, stderr });
+                    }
                 }
                 Some(StreamEvent::Out(bytes)) => {
                     self.taken(0, bytes.len()).await;
@@ -256,6 +323,7 @@ impl ExecHandle {
                         stream.urgent(Body::Done);
                     }
                     let duration = Duration::from_millis(end.duration_ms);
+                    self.mirrored = end.mirrored;
                     return self.ended(outcome(end.outcome), duration);
                 }
                 None => self.reattach().await?,
@@ -271,6 +339,10 @@ impl ExecHandle {
             let (channel, bytes) = match self.next().await? {
                 ExecEvent::Stdout(bytes) => (0, bytes),
                 ExecEvent::Stderr(bytes) => (1, bytes),
+                ExecEvent::Dropped { .. } => {
+                    cut = true;
+                    continue;
+                }
                 ExecEvent::Ended { outcome, duration } => {
                     let [stdout, stderr] = kept;
                     return Ok(ExecOutput {
@@ -318,6 +390,7 @@ impl ExecHandle {
         }
         self.transport = Transport::Over;
         self.audit.end("detached");
+        self.recorded().await?;
         Ok(std::mem::take(&mut self.id))
     }
 
@@ -341,7 +414,7 @@ impl ExecHandle {
         duration: Duration,
     ) -> Result<ExecEvent, RequestError> {
         self.transport = Transport::Over;
-        self.close_input();
+        self.input.end();
         match outcome {
             Ok(outcome) => {
                 self.audit.end(&words(&outcome));
@@ -359,9 +432,7 @@ impl ExecHandle {
         let Transport::V2(stream) = &self.transport else {
             return Err(self.lost());
         };
-        // What was on its way in is lost, and where it stopped is unknown: better no input than
-        // input with a hole.
-        self.close_input();
+        self.input.interrupt();
         let attached = async {
             let conn = self
                 .hub
@@ -382,10 +453,6 @@ impl ExecHandle {
             }
             Err(error) => self.ended(Err(error), Duration::ZERO).map(drop),
         }
-    }
-
-    fn close_input(&self) {
-        *self.input.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     async fn next_v1(&mut self) -> Result<ExecEvent, RequestError> {
@@ -464,52 +531,14 @@ impl Drop for ExecHandle {
             stream.urgent(Body::Cancel);
             stream.urgent(Body::Done);
         }
-    }
-}
-
-/// A command's input.
-#[derive(Debug, Clone)]
-pub struct ExecInput {
-    worker: String,
-    sender: Arc<Mutex<Option<StreamSender>>>,
-}
-
-impl ExecInput {
-    /// Sends bytes, at the pace at which the command reads. After the connection was lost it fails,
-    /// even when the command itself goes on.
-    pub async fn write(&self, bytes: &[u8]) -> Result<(), RequestError> {
-        for part in bytes.chunks(MAX_DATA) {
-            let sender = self.sender()?;
-            let mut frame = sender.frame(part.len());
-            frame.extend_from_slice(part);
-            sender.send(frame).await.map_err(|_| self.lost())?;
-        }
-        Ok(())
-    }
-
-    /// Ends the input.
-    pub async fn finish(&self) -> Result<(), RequestError> {
-        let sender = self.sender()?;
-        sender.in_turn(Body::Eof).await.map_err(|_| self.lost())
-    }
-
-    fn sender(&self) -> Result<StreamSender, RequestError> {
-        self.sender
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-            .ok_or_else(|| self.lost())
-    }
-
-    fn lost(&self) -> RequestError {
-        RequestError::Lost {
-            worker: self.worker.clone(),
-        }
+        self.input.end();
     }
 }
 
 /// A command's rows in the audit.
 struct Audit {
+    /// Of the row that was written last.
+    receipt: Receipt,
     hub: Hub,
     worker: String,
     job: String,
@@ -520,13 +549,14 @@ struct Audit {
 
 impl Audit {
     fn start(hub: &Hub, worker: &str, job: &str, request: &ExecRequest) -> Self {
-        hub.inner.observe(&HubEvent::CommandStarted {
+        let receipt = hub.inner.observe(HubEvent::CommandStarted {
             worker: worker.to_owned(),
             job: job.to_owned(),
             command: request.command.clone(),
             cwd: request.cwd.clone(),
         });
         Self {
+            receipt,
             hub: hub.clone(),
             worker: worker.to_owned(),
             job: job.to_owned(),
@@ -540,7 +570,7 @@ impl Audit {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        self.hub.inner.observe(&HubEvent::CommandEnded {
+        self.receipt = self.hub.inner.observe(HubEvent::CommandEnded {
             worker: self.worker.clone(),
             job: self.job.clone(),
             result: result.to_owned(),

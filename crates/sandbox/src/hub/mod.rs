@@ -12,6 +12,7 @@
 pub mod auth;
 mod conn;
 mod exec;
+mod input;
 pub mod loopback;
 mod observer;
 mod registry;
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 pub use auth::{AuthError, PeerInfo, WorkerAuth};
 use conn::{Conn, StreamEvent};
 pub use exec::{ExecEvent, ExecHandle, ExecInput, ExecOutcome, ExecOutput, ExecRequest};
-pub use observer::{Direction, HubEvent, HubObserver, NoObserver};
+pub use observer::{Direction, HubEvent, HubObserver, NoObserver, NotKept, Receipt};
 use registry::Registry;
 pub use registry::{WorkerInfo, WorkerStatus};
 pub use shell::{ShellEvent, ShellHandle, ShellInput, TerminalSize};
@@ -115,6 +116,9 @@ pub enum RequestError {
         /// How long.
         waited: Duration,
     },
+    /// It may have been done, and can't be told: the audit can't be written.
+    #[error(transparent)]
+    NotKept(#[from] NotKept),
     /// The caller's own file failed.
     #[error("the local file can't be used: {0}")]
     Local(String),
@@ -136,6 +140,8 @@ pub struct Hub {
 
 struct Inner {
     settings: HubSettings,
+    /// The settings' at first.
+    liveness: Mutex<Liveness>,
     auth: Arc<dyn WorkerAuth>,
     observer: Arc<dyn HubObserver>,
     /// Short sections without an await.
@@ -157,6 +163,7 @@ impl Hub {
         Self {
             inner: Arc::new(Inner {
                 settings,
+                liveness: Mutex::new(settings.liveness),
                 auth,
                 observer,
                 registry: Mutex::default(),
@@ -166,6 +173,11 @@ impl Hub {
                 shutdown,
             }),
         }
+    }
+
+    /// Changes when a worker is stale, from its next check on.
+    pub fn set_liveness(&self, liveness: Liveness) {
+        *lock(&self.inner.liveness) = liveness;
     }
 
     /// All workers, by name.
@@ -218,7 +230,11 @@ impl Hub {
 
 impl Inner {
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registry)
+    }
+
+    fn liveness(&self) -> Liveness {
+        *lock(&self.liveness)
     }
 
     fn next_link(&self) -> u64 {
@@ -233,8 +249,8 @@ impl Inner {
         self.changes.send_replace(());
     }
 
-    fn observe(&self, event: &HubEvent) {
-        self.observer.observe(event);
+    fn observe(&self, event: HubEvent) -> Receipt {
+        self.observer.observe(event)
     }
 
     fn online(&self, worker: &str) -> Result<Conn, RequestError> {
@@ -287,6 +303,10 @@ impl Inner {
             () = self.shutdown.cancelled() => Err(gone()),
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An outcome that is not what the request was for.

@@ -1,6 +1,8 @@
 //! What the hub tells its owner: for the journal, the audit and the metrics.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::time::Duration;
 
 use super::registry::WorkerInfo;
@@ -109,9 +111,53 @@ pub enum HubEvent {
 }
 
 /// Is told of everything that happens. Called from the hub's own tasks, so it must not block.
+///
+/// What depends on an event is told to nobody before its receipt has come: whoever reads a
+/// command's result can rely on the command's rows being kept.
 pub trait HubObserver: Send + Sync {
-    /// Takes note.
-    fn observe(&self, event: &HubEvent);
+    /// Takes note, in the order of the calls, whether or not anybody waits for the receipt.
+    fn observe(&self, event: HubEvent) -> Receipt;
+}
+
+/// An event could not be kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it can't be recorded: {0}")]
+pub struct NotKept(pub String);
+
+/// Comes when an event is safe.
+#[must_use = "what depends on the event has to wait for it"]
+pub struct Receipt(Option<Kept>);
+
+type Kept = Pin<Box<dyn Future<Output = Result<(), NotKept>> + Send + Sync>>;
+
+impl Receipt {
+    /// Nothing to wait for.
+    pub const fn given() -> Self {
+        Self(None)
+    }
+
+    /// Comes when `kept` does.
+    pub fn when(kept: impl Future<Output = Result<(), NotKept>> + Send + Sync + 'static) -> Self {
+        Self(Some(Box::pin(kept)))
+    }
+
+    /// Waits for it. Cancel safe; a second call returns at once.
+    pub async fn come(&mut self) -> Result<(), NotKept> {
+        let Some(kept) = &mut self.0 else {
+            return Ok(());
+        };
+        let result = kept.await;
+        self.0 = None;
+        result
+    }
+}
+
+impl fmt::Debug for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receipt")
+            .field("given", &self.0.is_none())
+            .finish()
+    }
 }
 
 /// Takes no note.
@@ -119,5 +165,7 @@ pub trait HubObserver: Send + Sync {
 pub struct NoObserver;
 
 impl HubObserver for NoObserver {
-    fn observe(&self, _event: &HubEvent) {}
+    fn observe(&self, _event: HubEvent) -> Receipt {
+        Receipt::given()
+    }
 }

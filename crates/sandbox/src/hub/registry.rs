@@ -138,22 +138,32 @@ impl Registry {
 }
 
 fn info(id: &str, entry: &Entry) -> WorkerInfo {
-    let Metadata {
-        hostname,
-        platform,
-        arch,
-        version,
-        labels,
-    } = entry.metadata.clone();
     WorkerInfo {
-        id: id.to_owned(),
-        hostname,
-        platform,
-        arch,
-        version,
-        labels,
         state: entry.status,
-        protocol: entry.conn.protocol().name().to_owned(),
-        running: entry.conn.running(),
+        ..WorkerInfo::new(id, &entry.metadata, &entry.conn)
+    }
+}
+
+impl WorkerInfo {
+    /// A worker that is about to be online.
+    pub(super) fn new(id: &str, metadata: &Metadata, conn: &Conn) -> Self {
+        let Metadata {
+            hostname,
+            platform,
+            arch,
+            version,
+            labels,
+        } = metadata.clone();
+        Self {
+            id: id.to_owned(),
+            hostname,
+            platform,
+            arch,
+            version,
+            labels,
+            state: WorkerStatus::Online,
+            protocol: conn.protocol().name().to_owned(),
+            running: conn.running(),
+        }
     }
 }

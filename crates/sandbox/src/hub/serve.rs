@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::auth::PeerInfo;
 use super::conn::Conn;
 use super::observer::HubEvent as Observed;
-use super::registry::WorkerStatus;
+use super::registry::{WorkerInfo, WorkerStatus};
 use super::{Hub, Inner};
 use crate::lanes::{Link, write_loop};
 use crate::proto::{HubEvent, HubSession, Metadata, Names, Protocol, WorkerToHub};
@@ -69,11 +69,13 @@ impl Hub {
                 .registry()
                 .mark(id, conn.id(), WorkerStatus::Offline)
         {
-            self.inner.changed();
-            self.inner.observe(&Observed::WorkerOffline {
+            let mut receipt = self.inner.observe(Observed::WorkerOffline {
                 worker: id.to_owned(),
                 reason: reason.clone(),
             });
+            // A worker is gone whether or not that can be written; the observer says if not.
+            let _ = receipt.come().await;
+            self.inner.changed();
         }
         if !written && close_tx.send((code, reason)).is_ok() {
             // It ends within its own limit, and how is of no interest any more.
@@ -97,17 +99,13 @@ impl Served<'_> {
         &mut self,
         mut stream: impl Stream<Item = Result<WsMessage, WsError>> + Unpin,
     ) -> (u16, String) {
-        let liveness = self.hub.settings.liveness;
-        let mut check = Instant::now() + liveness.check_every;
+        let mut check = Instant::now() + self.hub.liveness().check_every;
         loop {
-            while let Some(message) = self.session.poll_send() {
-                // A full lane means that the worker does not read; it will be stale soon.
-                self.link.text(message.encode(Names::Both));
-            }
+            self.send_pending();
             let message = tokio::select! {
                 message = stream.next() => message,
                 () = tokio::time::sleep_until(check) => {
-                    check = Instant::now() + liveness.check_every;
+                    check = Instant::now() + self.hub.liveness().check_every;
                     if self.check_liveness() {
                         continue;
                     }
@@ -147,7 +145,7 @@ impl Served<'_> {
 
     /// False when the worker has been silent for so long that its connection is worth nothing.
     fn check_liveness(&mut self) -> bool {
-        let liveness = self.hub.settings.liveness;
+        let liveness = self.hub.liveness();
         let now = self.hub.now();
         if !self.session.is_stale(liveness, now) {
             return true;
@@ -162,10 +160,11 @@ impl Served<'_> {
                 .registry()
                 .mark(id, self.conn.id(), WorkerStatus::Stale)
         {
-            self.hub.changed();
-            self.hub.observe(&Observed::WorkerStale {
+            // The row is kept in order with the others; nobody is told by this task.
+            let _ = self.hub.observe(Observed::WorkerStale {
                 worker: id.to_owned(),
             });
+            self.hub.changed();
         }
         // One more period to be heard of: its next heartbeat is refused and it registers again.
         self.session.expect_registration(now);
@@ -201,36 +200,19 @@ impl Served<'_> {
                 .refuse(&format!("this connection is registered as {known}"));
             return Ok(());
         }
-        let authorize = self.hub.auth.authorize(&self.peer, &id);
-        let answer = tokio::time::timeout(AUTHORIZE, authorize).await;
-        let refusal = match answer {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some("tokens can't be checked now".to_owned()),
-        };
-        if let Some(reason) = refusal {
-            self.hub.observe(&Observed::WorkerRefused {
-                worker: id,
-                address: self.peer.address,
-                reason: reason.clone(),
-            });
-            self.session.refuse(&reason);
-            while let Some(message) = self.session.poll_send() {
-                self.link.text(message.encode(Names::Both));
-            }
-            return Err((close::POLICY, reason));
+        if let Err(reason) = self.authorize(&id).await {
+            return Err(self.refuse(id, reason).await);
+        }
+        let info = WorkerInfo::new(&id, &metadata, &self.conn);
+        let kept = self.hub.observe(Observed::WorkerOnline(info)).come().await;
+        if let Err(error) = kept {
+            return Err(self.refuse(id, error.to_string()).await);
         }
         self.stale = false;
         self.session.accept(id.clone());
         // The ack is queued before anybody can find the worker: it must be its first message.
-        while let Some(message) = self.session.poll_send() {
-            self.link.text(message.encode(Names::Both));
-        }
-        let (replaced, info) = {
-            let mut registry = self.hub.registry();
-            let replaced = registry.register(&id, metadata, &self.conn);
-            (replaced, registry.info(&id))
-        };
+        self.send_pending();
+        let replaced = self.hub.registry().register(&id, metadata, &self.conn);
         if let Some(older) = replaced {
             older.close(
                 close::POLICY,
@@ -238,10 +220,40 @@ impl Served<'_> {
             );
         }
         self.hub.changed();
-        if let Some(info) = info {
-            self.hub.observe(&Observed::WorkerOnline(info));
+        // A token that was taken back since the first look found no connection to close.
+        match self.authorize(&id).await {
+            Ok(()) => Ok(()),
+            Err(reason) => Err((close::POLICY, reason)),
         }
-        Ok(())
+    }
+
+    async fn authorize(&self, id: &str) -> Result<(), String> {
+        let authorize = self.hub.auth.authorize(&self.peer, id);
+        match tokio::time::timeout(AUTHORIZE, authorize).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("tokens can't be checked now".to_owned()),
+        }
+    }
+
+    async fn refuse(&mut self, id: String, reason: String) -> (u16, String) {
+        let mut receipt = self.hub.observe(Observed::WorkerRefused {
+            worker: id,
+            address: self.peer.address,
+            reason: reason.clone(),
+        });
+        // It is refused whether or not that can be written; the observer says if not.
+        let _ = receipt.come().await;
+        self.session.refuse(&reason);
+        self.send_pending();
+        (close::POLICY, reason)
+    }
+
+    fn send_pending(&mut self) {
+        while let Some(message) = self.session.poll_send() {
+            // A full lane means that the worker does not read; it will be stale soon.
+            self.link.text(message.encode(Names::Both));
+        }
     }
 
     /// Hands a v1 reply to whoever asked.

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::conn::{Conn, HubStream, Running, StreamEvent, StreamSender, V1Route};
 use super::exec::words;
-use super::observer::HubEvent;
+use super::observer::{HubEvent, Receipt};
 use super::{ExecOutcome, ExecRequest, Hub, RequestError, failure};
-use crate::proto::frame::{Body, INITIAL_CREDIT, MAX_DATA, Open, Outcome};
+use crate::proto::frame::{Body, INITIAL_CREDIT, MAX_DATA, Open, Opened, Outcome};
 use crate::proto::{HubToWorker, Protocol, WorkerToHub};
 
 /// How much output of a shell may be on its way.
@@ -55,10 +55,12 @@ impl Hub {
                     term: term.to_owned(),
                     cwd: None,
                 };
-                Transport::V2(self.open_v2(worker, &conn, open).await?)
+                Transport::V2(self.open_v2(worker, &conn, open).await?.0)
             }
         };
-        Ok(ShellHandle::new(self, worker, id, transport, running))
+        let mut handle = ShellHandle::new(self, worker, id, transport, running);
+        handle.receipt.come().await?;
+        Ok(handle)
     }
 
     /// Continues with a shell that was detached from, or whose hub went away, from the start of
@@ -71,14 +73,13 @@ impl Hub {
             stdout: 0,
             stderr: 0,
         };
-        let transport = Transport::V2(self.open_v2(worker, &conn, open).await?);
-        Ok(ShellHandle::new(
-            self,
-            worker,
-            id.to_owned(),
-            transport,
-            running,
-        ))
+        let (stream, opened) = self.open_v2(worker, &conn, open).await?;
+        let transport = Transport::V2(stream);
+        let mut handle = ShellHandle::new(self, worker, id.to_owned(), transport, running);
+        handle.seen = opened.lost_stdout;
+        handle.dropped = opened.lost_stdout;
+        handle.receipt.come().await?;
+        Ok(handle)
     }
 
     /// Opens a stream and waits until the worker has accepted it.
@@ -87,13 +88,13 @@ impl Hub {
         worker: &str,
         conn: &Conn,
         open: Open,
-    ) -> Result<HubStream, RequestError> {
+    ) -> Result<(HubStream, Opened), RequestError> {
         let lost = || RequestError::Lost {
             worker: worker.to_owned(),
         };
         let mut stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
         match stream.next().await.ok_or_else(lost)? {
-            StreamEvent::Opened(_) => Ok(stream),
+            StreamEvent::Opened(opened) => Ok((stream, opened)),
             StreamEvent::End(end) => Err(failure(end.outcome)),
             StreamEvent::Out(_) | StreamEvent::Err(_) => Err(failure(Outcome::Complete)),
         }
@@ -178,8 +179,13 @@ pub struct ShellHandle {
     transport: Transport,
     input: Arc<Mutex<InputTransport>>,
     seen: u64,
+    dropped: u64,
     started: Instant,
+    /// Of the row of the audit that was written last.
+    receipt: Receipt,
     ended: bool,
+    /// The end, which waits for its row.
+    ending: Option<Result<ShellEvent, RequestError>>,
     _running: Running,
 }
 
@@ -192,7 +198,7 @@ enum InputTransport {
 
 impl ShellHandle {
     fn new(hub: &Hub, worker: &str, id: String, transport: Transport, running: Running) -> Self {
-        hub.inner.observe(&HubEvent::ShellStarted {
+        let receipt = hub.inner.observe(HubEvent::ShellStarted {
             worker: worker.to_owned(),
             job: id.clone(),
         });
@@ -208,8 +214,11 @@ impl ShellHandle {
             transport,
             input: Arc::new(Mutex::new(input)),
             seen: 0,
+            dropped: 0,
             started: Instant::now(),
+            receipt,
             ended: false,
+            ending: None,
             _running: running,
         }
     }
@@ -217,6 +226,11 @@ impl ShellHandle {
     /// The job's id, by which [`Hub::attach_shell`] finds it again.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Bytes at the beginning of its output that the worker's quota took before this was attached.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// Where typed bytes go; usable beside [`Self::next`].
@@ -230,6 +244,18 @@ impl ShellHandle {
 
     /// The next output, or the end. Cancel safe. Must not be called after [`ShellEvent::Ended`].
     pub async fn next(&mut self) -> Result<ShellEvent, RequestError> {
+        if self.ending.is_none() {
+            let next = self.advance().await;
+            if !matches!(next, Ok(ShellEvent::Ended(_)) | Err(_)) {
+                return next;
+            }
+            self.ending = Some(next);
+        }
+        self.receipt.come().await?;
+        self.ending.take().unwrap_or_else(|| Err(self.lost()))
+    }
+
+    async fn advance(&mut self) -> Result<ShellEvent, RequestError> {
         loop {
             match &mut self.transport {
                 Transport::V1 { route, first } => {
@@ -286,6 +312,7 @@ impl ShellHandle {
         stream.control(Body::Detach).await;
         self.transport = Transport::Over;
         self.observe_end("detached");
+        self.receipt.come().await?;
         Ok(self.id.clone())
     }
 
@@ -348,7 +375,7 @@ impl ShellHandle {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        self.hub.inner.observe(&HubEvent::ShellEnded {
+        self.receipt = self.hub.inner.observe(HubEvent::ShellEnded {
             worker: self.worker.clone(),
             job: self.id.clone(),
             result: result.to_owned(),

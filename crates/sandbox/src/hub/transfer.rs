@@ -10,7 +10,7 @@ use tokio::io::{
 use tokio::time::Instant;
 
 use super::conn::{Conn, HubStream, StreamEvent, V1Route};
-use super::observer::{Direction, HubEvent};
+use super::observer::{Direction, HubEvent, Receipt};
 use super::{Hub, RequestError, failure};
 use crate::proto::frame::{Body, Entry, FailureCode, HEADER, MAX_DATA, Open, Opened, Outcome};
 use crate::proto::{CHUNK, HubToWorker, Protocol, WorkerToHub};
@@ -71,8 +71,8 @@ impl Hub {
         source: &mut (impl AsyncRead + AsyncSeek + Unpin),
         mut progress: impl FnMut(u64),
     ) -> Result<(), RequestError> {
-        let audit = Audit::start(self, worker, Direction::Upload, &request.path);
         let conn = self.inner.online(worker)?;
+        let mut audit = Audit::start(self, worker, Direction::Upload, &request.path);
         let mut source = BufReader::with_capacity(READ_AHEAD, source);
         let (result, bytes) = match conn.protocol() {
             Protocol::V1 => {
@@ -85,6 +85,7 @@ impl Hub {
             }
         };
         audit.end(bytes, &result);
+        audit.recorded().await?;
         result
     }
 
@@ -95,8 +96,8 @@ impl Hub {
         path: &str,
         have: Option<Have>,
     ) -> Result<DownloadHandle, RequestError> {
-        let audit = Audit::start(self, worker, Direction::Download, path);
         let conn = self.inner.online(worker)?;
+        let audit = Audit::start(self, worker, Direction::Download, path);
         self.start_download(conn, worker, path, have, audit).await
     }
 
@@ -251,7 +252,7 @@ impl Hub {
         worker: &str,
         path: &str,
         have: Option<Have>,
-        audit: Audit,
+        mut audit: Audit,
     ) -> Result<DownloadHandle, RequestError> {
         let lost = || RequestError::Lost {
             worker: worker.to_owned(),
@@ -283,6 +284,7 @@ impl Hub {
                     StreamEvent::End(end) => {
                         let error = failure(end.outcome);
                         audit.end(0, &Err(error.clone()));
+                        audit.recorded().await?;
                         return Err(error);
                     }
                     StreamEvent::Out(_) | StreamEvent::Err(_) => {
@@ -298,7 +300,8 @@ impl Hub {
             file,
             source,
             received: 0,
-            audit: Some(audit),
+            audit,
+            ending: None,
         })
     }
 }
@@ -489,7 +492,9 @@ pub struct DownloadHandle {
     file: RemoteFile,
     source: Source,
     received: u64,
-    audit: Option<Audit>,
+    audit: Audit,
+    /// What the last bytes were, which wait for the row of the end.
+    ending: Option<Result<Option<Bytes>, RequestError>>,
 }
 
 impl DownloadHandle {
@@ -500,6 +505,18 @@ impl DownloadHandle {
 
     /// The next bytes, or `None` when the file is whole. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
+        if self.ending.is_none() {
+            let next = self.advance().await;
+            if !matches!(self.source, Source::Over) {
+                return next;
+            }
+            self.ending = Some(next);
+        }
+        self.audit.recorded().await?;
+        self.ending.take().unwrap_or(Ok(None))
+    }
+
+    async fn advance(&mut self) -> Result<Option<Bytes>, RequestError> {
         let result = match &mut self.source {
             Source::V1 { route, offset } => {
                 match tokio::time::timeout(self.patience, route.answers.recv()).await {
@@ -552,9 +569,7 @@ impl DownloadHandle {
 
     fn finish(&mut self, result: &Result<(), RequestError>) {
         self.source = Source::Over;
-        if let Some(audit) = self.audit.take() {
-            audit.end(self.received, result);
-        }
+        self.audit.end(self.received, result);
     }
 }
 
@@ -604,12 +619,14 @@ struct Audit {
     direction: Direction,
     path: String,
     started: Instant,
+    /// Of the start, then of the end: a transfer is told when both have come.
+    receipts: [Receipt; 2],
     ended: bool,
 }
 
 impl Audit {
     fn start(hub: &Hub, worker: &str, direction: Direction, path: &str) -> Self {
-        hub.inner.observe(&HubEvent::TransferStarted {
+        let receipt = hub.inner.observe(HubEvent::TransferStarted {
             worker: worker.to_owned(),
             direction,
             path: path.to_owned(),
@@ -620,11 +637,12 @@ impl Audit {
             direction,
             path: path.to_owned(),
             started: Instant::now(),
+            receipts: [receipt, Receipt::given()],
             ended: false,
         }
     }
 
-    fn end(mut self, bytes: u64, result: &Result<(), RequestError>) {
+    fn end(&mut self, bytes: u64, result: &Result<(), RequestError>) {
         let result = match result {
             Ok(()) => "complete".to_owned(),
             Err(error) => error.to_string(),
@@ -632,9 +650,19 @@ impl Audit {
         self.observe(bytes, result);
     }
 
+    /// Waits for what was written so far. Cancel safe.
+    async fn recorded(&mut self) -> Result<(), RequestError> {
+        for receipt in &mut self.receipts {
+            receipt.come().await?;
+        }
+        Ok(())
+    }
+
     fn observe(&mut self, bytes: u64, result: String) {
-        self.ended = true;
-        self.hub.inner.observe(&HubEvent::TransferEnded {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        self.receipts[1] = self.hub.inner.observe(HubEvent::TransferEnded {
             worker: self.worker.clone(),
             direction: self.direction,
             path: self.path.clone(),
@@ -647,8 +675,6 @@ impl Audit {
 
 impl Drop for Audit {
     fn drop(&mut self) {
-        if !self.ended {
-            self.observe(0, "given up".to_owned());
-        }
+        self.observe(0, "given up".to_owned());
     }
 }

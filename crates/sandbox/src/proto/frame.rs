@@ -341,6 +341,9 @@ pub enum Open {
         /// Whether `In` and `Eof` follow; else stdin is empty.
         #[serde(default)]
         stdin: bool,
+        /// The workspace whose copy it runs in; `cwd` is then beneath that copy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mirror: Option<Mirror>,
     },
     /// Start a shell on a PTY.
     Shell {
@@ -401,7 +404,7 @@ pub enum Open {
 /// What the worker found when it opened a stream. Fields that a kind has no use for are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// Where the transfer continues, or could.
+    /// Where the transfer continues, or could; of a job, how many bytes of input it has.
     #[serde(default)]
     pub offset: u64,
     /// BLAKE3 of what is there before `offset`, in hex.
@@ -453,6 +456,43 @@ pub enum EntryKind {
     Other,
 }
 
+/// A workspace that a command runs in, which the worker holds a copy of.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mirror {
+    /// The workspace's id.
+    pub workspace: String,
+    /// Lets the worker follow this workspace.
+    pub token: String,
+    /// The master's socket, for a worker on the same machine; else the hub's own address serves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+    /// How long the copy may take to be up to date, and later to be written back; milliseconds.
+    pub wait_ms: u64,
+}
+
+impl std::fmt::Debug for Mirror {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mirror")
+            .field("workspace", &self.workspace)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a command did to the workspace that it ran in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mirrored {
+    /// The master's sequence that the command saw.
+    pub before: u64,
+    /// The master's sequence that holds all the command wrote.
+    pub after: u64,
+    /// What the master refused, each with its reason; the copy keeps it as a conflict.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
+    /// Why the master does not have all of it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<String>,
+}
+
 /// How a stream ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
@@ -462,6 +502,9 @@ pub struct End {
     /// How long it took.
     #[serde(default)]
     pub duration_ms: u64,
+    /// For a command in a workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirrored: Option<Mirrored>,
 }
 
 /// Results of streams.
@@ -521,6 +564,8 @@ pub enum FailureCode {
     Shutdown,
     /// Another stream attached to the same job.
     Replaced,
+    /// The workspace's copy could not be brought up to date; nothing was run.
+    Workspace,
 }
 
 /// One command or shell of a worker.

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use quintet_framing::backoff::BackoffPolicy;
 
 use crate::isolate::IsolationConfig;
+use crate::proto::frame::{Mirror, Mirrored};
 use crate::proto::{Protocol, Pulse, SnapshotReply, SnapshotRequest, Token};
 
 /// Variables of the worker's own environment that commands see; everything else, keys above all,
@@ -32,6 +33,9 @@ pub fn scrub_environment(
         .collect()
 }
 
+/// How long what nobody came back for is kept.
+pub(crate) const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A worker's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas {
@@ -43,6 +47,8 @@ pub struct Quotas {
     pub transfers: usize,
     /// Bytes of output on disk, for all commands and shells together.
     pub spool_bytes: u64,
+    /// How long the result and the output of a command that nobody came back for are kept.
+    pub keep: Duration,
     /// Bytes of the largest file that may be uploaded.
     pub upload_bytes: u64,
     /// A transfer on which the hub has not moved for so long is given up.
@@ -56,6 +62,7 @@ impl Default for Quotas {
             shells: 64,
             transfers: 64,
             spool_bytes: 1 << 30,
+            keep: KEEP,
             upload_bytes: u64::MAX,
             transfer_idle: Duration::from_secs(300),
         }
@@ -67,6 +74,19 @@ impl Default for Quotas {
 pub trait Snapshots: Send + Sync + std::fmt::Debug {
     /// Answers one request. Called concurrently; a failure is [`SnapshotReply::Error`].
     async fn answer(&self, request: SnapshotRequest) -> SnapshotReply;
+}
+
+/// Copies of workspaces that commands run in.
+#[async_trait]
+pub trait Mirrors: Send + Sync + std::fmt::Debug {
+    /// Makes the copy hold every write that ended at the master before this call. Answers with its
+    /// folder, beneath the worker's root, and the master's sequence that it then holds; or with why
+    /// not, in words that name the step. Takes at most the mirror's `wait_ms`.
+    async fn enter(&self, mirror: &Mirror) -> Result<(PathBuf, u64), String>;
+
+    /// Waits until the master has everything that was written in the copy before this call, at
+    /// most the mirror's `wait_ms`. `before` is what [`enter`](Self::enter) answered.
+    async fn leave(&self, mirror: &Mirror, before: u64) -> Mirrored;
 }
 
 /// Everything a worker needs to know.
@@ -104,6 +124,8 @@ pub struct WorkerConfig {
     pub protocols: Vec<Protocol>,
     /// Snapshots, where a workspace with a history is attached.
     pub snapshots: Option<Arc<dyn Snapshots>>,
+    /// Copies of workspaces; without it a command in one is refused.
+    pub mirrors: Option<Arc<dyn Mirrors>>,
 }
 
 impl WorkerConfig {
@@ -126,6 +148,7 @@ impl WorkerConfig {
             backoff: BackoffPolicy::default(),
             protocols: vec![Protocol::V2, Protocol::V1],
             snapshots: None,
+            mirrors: None,
         }
     }
 }

@@ -227,6 +227,7 @@ impl Connection {
                     env,
                     cwd,
                     stdin: false,
+                    mirror: None,
                 };
                 if let Err(error) = self.worker.start_command(request, asker) {
                     let error = error.to_string();
@@ -421,6 +422,7 @@ impl Connection {
                 env,
                 cwd,
                 stdin,
+                mirror,
             } => {
                 let request = CommandRequest {
                     id,
@@ -429,6 +431,7 @@ impl Connection {
                     env,
                     cwd,
                     stdin,
+                    mirror,
                 };
                 self.worker.start_command(request, asker)
             }
@@ -457,6 +460,7 @@ impl Connection {
                 let end = End {
                     outcome: Outcome::Jobs { jobs },
                     duration_ms: 0,
+                    mirrored: None,
                 };
                 self.link.urgent(stream, Body::End(Box::new(end)));
                 return Ok(());

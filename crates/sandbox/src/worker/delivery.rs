@@ -279,11 +279,18 @@ impl Delivery {
         }
     }
 
-    pub(crate) fn attach(&mut self, mut reader: Attachment, stdout: u64, stderr: u64) {
+    pub(crate) fn attach(
+        &mut self,
+        mut reader: Attachment,
+        stdout: u64,
+        stderr: u64,
+        input_came: u64,
+    ) {
         let Self::Log(log) = self else { return };
         let (cursor, [lost_stdout, lost_stderr]) = log.log.seek(stdout, stderr);
         reader.cursor = cursor;
         let opened = Opened {
+            offset: input_came,
             lost_stdout,
             lost_stderr,
             ..Opened::default()

@@ -11,6 +11,7 @@ use bytes::{Buf as _, Bytes};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::copy::{Entered, stopped};
 use super::delivery::{Attachment, Delivery};
 use super::jobs::{JobKind, Place};
 use super::process::{ExitKind, Input, Output, Process};
@@ -20,14 +21,11 @@ use super::tree;
 use crate::isolate::Program;
 use crate::lanes::Link;
 use crate::proto::credit::ReceiveCredit;
-use crate::proto::frame::{Body, End, FailureCode, INITIAL_CREDIT, Outcome, StreamId};
+use crate::proto::frame::{Body, End, FailureCode, INITIAL_CREDIT, Mirror, Outcome, StreamId};
 use crate::proto::{ErrorMessage, GRACE_MS, IdKey, WorkerToHub};
 
 /// Between asking a cancelled tree to end and killing it.
 const TERM_GRACE: Duration = Duration::from_secs(2);
-
-/// How long an unseen result is kept.
-pub(crate) const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Typed bytes that may wait for a v1 shell whose program does not read; v2 has credit.
 const V1_INPUT: usize = 1024 * 1024;
@@ -75,6 +73,9 @@ pub(crate) struct JobSpec {
     pub(crate) stdin: bool,
     pub(crate) size: (u16, u16),
     pub(crate) timeout: Option<Duration>,
+    /// How long an unseen result is kept.
+    pub(crate) keep: Duration,
+    pub(crate) mirror: Option<Mirror>,
 }
 
 /// Why a program is being stopped.
@@ -88,11 +89,39 @@ enum Stop {
 /// Starts the program and stays with it.
 pub(crate) async fn run(
     worker: Arc<WorkerState>,
-    spec: JobSpec,
+    mut spec: JobSpec,
     delivery: Delivery,
     place: Place,
-    commands: mpsc::Receiver<JobCommand>,
+    mut commands: mpsc::Receiver<JobCommand>,
 ) {
+    let mut told = VecDeque::new();
+    let entered = match &spec.mirror {
+        None => Ok(None),
+        Some(mirror) => {
+            tokio::select! {
+                entered = Entered::enter(&worker, mirror) => entered.map(Some),
+                () = stopped(&mut commands, &mut told) => {
+                    Err("cancelled before it began".to_owned())
+                }
+            }
+        }
+    };
+    let copy = match entered {
+        Ok(copy) => copy,
+        Err(error) => {
+            drop(place);
+            return delivery.refused(FailureCode::Workspace, error).await;
+        }
+    };
+    if let Some(copy) = &copy {
+        spec.program.cwd = match copy.folder(&spec.program.cwd) {
+            Ok(cwd) => cwd,
+            Err(error) => {
+                drop(place);
+                return delivery.refused(FailureCode::Path, error).await;
+            }
+        };
+    }
     let started = match spec.kind {
         JobKind::Exec => worker.spawner.pipes(&spec.program, spec.stdin).await,
         JobKind::Shell => {
@@ -105,7 +134,7 @@ pub(crate) async fn run(
             if spec.kind == JobKind::Shell {
                 delivery.started().await;
             }
-            Job::new(&spec, delivery, place, commands, process)
+            Job::new(&spec, delivery, place, commands, process, copy, told)
                 .run()
                 .await;
         }
@@ -140,6 +169,8 @@ struct Job {
     stdin: Option<Input>,
     input: VecDeque<Typed>,
     input_len: usize,
+    /// Bytes of input that came so far, over all connections.
+    input_came: u64,
     input_credit: ReceiveCredit,
     eof: bool,
     started: Instant,
@@ -153,6 +184,11 @@ struct Job {
     end_sent: bool,
     forget: bool,
     expires: Option<Instant>,
+    keep: Duration,
+    /// The workspace's copy that it runs in.
+    copy: Option<Entered>,
+    /// What was said while the copy was brought up to date.
+    told: VecDeque<JobCommand>,
 }
 
 /// Input that waits for the program to read it.
@@ -179,6 +215,8 @@ impl Job {
         place: Place,
         commands: mpsc::Receiver<JobCommand>,
         process: Process,
+        copy: Option<Entered>,
+        told: VecDeque<JobCommand>,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -194,6 +232,7 @@ impl Job {
             stdin: process.stdin,
             input: VecDeque::new(),
             input_len: 0,
+            input_came: 0,
             input_credit: ReceiveCredit::new(INITIAL_CREDIT),
             eof: false,
             started: now,
@@ -207,6 +246,9 @@ impl Job {
             end_sent: false,
             forget: false,
             expires: None,
+            keep: spec.keep,
+            copy,
+            told,
         }
     }
 
@@ -234,6 +276,9 @@ impl Job {
     }
 
     async fn work(&mut self) {
+        while let Some(command) = self.told.pop_front() {
+            self.command(command).await;
+        }
         loop {
             self.delivery.pump().await;
             if self.end.is_none() && self.is_over() {
@@ -349,8 +394,9 @@ impl Job {
                 stdout,
                 stderr,
             } => {
+                let reader = Attachment::new(link, stream);
                 self.delivery
-                    .attach(Attachment::new(link, stream), stdout, stderr);
+                    .attach(reader, stdout, stderr, self.input_came);
                 self.input_credit = ReceiveCredit::new(INITIAL_CREDIT);
                 for typed in &mut self.input {
                     typed.frame = None;
@@ -408,7 +454,7 @@ impl Job {
         self.end_sent = false;
         self.place.set_attached(false);
         if self.end.is_some() {
-            self.expires = Some(Instant::now() + KEEP);
+            self.expires = Some(Instant::now() + self.keep);
         }
     }
 
@@ -451,6 +497,7 @@ impl Job {
             });
             return;
         }
+        self.input_came += len as u64;
         if self.stdin.is_none() || self.eof || bytes.is_empty() {
             self.taken(Some(len)).await;
             return;
@@ -530,14 +577,20 @@ impl Job {
                 error: "the program's end was not seen".to_owned(),
             },
         };
+        let duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let mirrored = match self.copy.take() {
+            Some(copy) => Some(copy.leave().await),
+            None => None,
+        };
         self.end = Some(End {
             outcome,
-            duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            duration_ms,
+            mirrored,
         });
         self.place.set_ended();
         self.delivery.settle().await;
         if !self.delivery.is_attached() {
-            self.expires = Some(Instant::now() + KEEP);
+            self.expires = Some(Instant::now() + self.keep);
         }
     }
 }
@@ -621,5 +674,6 @@ pub(crate) fn failed(code: FailureCode, error: impl Into<String>) -> Body {
             error: error.into(),
         },
         duration_ms: 0,
+        mirrored: None,
     }))
 }

@@ -2,9 +2,14 @@
 //!
 //! [`Worker::start`] opens the root and starts the isolation helper; [`Worker::run`] dials the hub
 //! and, whenever the connection is lost, dials again. What v2 started runs on meanwhile.
+//!
+//! The connection and all jobs share one thread of the worker's own, see [`core`]; files have
+//! threads of theirs.
 
 mod config;
 mod connection;
+mod copy;
+mod core;
 mod delivery;
 mod download;
 mod job;
@@ -30,8 +35,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use config::{KEPT_VARIABLES, Quotas, Snapshots, WorkerConfig, scrub_environment};
+pub use config::{KEPT_VARIABLES, Mirrors, Quotas, Snapshots, WorkerConfig, scrub_environment};
 use connection::Ended;
+use core::Core;
 use job::JobCommand;
 use jobs::{JobLimits, Jobs};
 use partials::Partials;
@@ -76,6 +82,9 @@ pub enum StartError {
     /// The helper that confines commands can't be started.
     #[error("isolation can't be set up: {0}")]
     Isolation(#[source] io::Error),
+    /// The system gives the worker no thread.
+    #[error("the worker's thread can't be started: {0}")]
+    Thread(#[source] io::Error),
     /// The fingerprint in the token can't be used.
     #[error("TLS can't be set up: {0}")]
     Tls(#[from] rustls::Error),
@@ -94,10 +103,8 @@ pub enum ConnectionState {
 
 /// A worker.
 pub struct Worker {
-    state: Arc<WorkerState>,
-    features: Vec<Feature>,
-    connection: watch::Sender<ConnectionState>,
-    tls: Option<Arc<rustls::ClientConfig>>,
+    inner: Inner,
+    core: Core,
 }
 
 impl Worker {
@@ -106,6 +113,47 @@ impl Worker {
         if config.daemon_id.trim().is_empty() {
             return Err(StartError::NoId);
         }
+        let core = Core::new().map_err(StartError::Thread)?;
+        let (core, inner) = core
+            .drive(Inner::start(config))
+            .await
+            .map_err(StartError::Thread)?;
+        Ok(Self {
+            inner: inner?,
+            core,
+        })
+    }
+
+    /// Which means of isolation are in force; empty without isolation.
+    pub fn features(&self) -> &[Feature] {
+        &self.inner.features
+    }
+
+    /// Follows the connection.
+    pub fn connection(&self) -> watch::Receiver<ConnectionState> {
+        self.inner.connection.subscribe()
+    }
+
+    /// Works until `shutdown`, or until this future is dropped, then kills what still runs.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let stop = shutdown.child_token();
+        let _stopped_when_dropped = stop.clone().drop_guard();
+        if let Err(error) = self.core.drive(self.inner.run(stop)).await {
+            tracing::error!(%error, "the worker ended");
+        }
+    }
+}
+
+/// What runs on the worker's own thread.
+struct Inner {
+    state: Arc<WorkerState>,
+    features: Vec<Feature>,
+    connection: watch::Sender<ConnectionState>,
+    tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl Inner {
+    async fn start(config: WorkerConfig) -> Result<Self, StartError> {
         let root = Root::open(&config.root)?;
         prepare_spool(&config, &root).map_err(|source| StartError::Spool {
             path: config.spool_dir.clone(),
@@ -156,18 +204,7 @@ impl Worker {
         })
     }
 
-    /// Which means of isolation are in force; empty without isolation.
-    pub fn features(&self) -> &[Feature] {
-        &self.features
-    }
-
-    /// Follows the connection.
-    pub fn connection(&self) -> watch::Receiver<ConnectionState> {
-        self.connection.subscribe()
-    }
-
-    /// Works until `shutdown`, then kills what still runs.
-    pub async fn run(self, shutdown: CancellationToken) {
+    async fn run(self, shutdown: CancellationToken) {
         let epoch = Instant::now();
         let mut backoff = Backoff::new(self.state.config.backoff);
         let mut links = 0;

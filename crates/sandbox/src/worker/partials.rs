@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::job::KEEP;
+use super::config::KEEP;
 use super::state::{WorkerState, file_safe};
 use crate::paths::Root;
 

@@ -73,8 +73,6 @@ impl Spawner {
             let null = std::fs::File::open("/dev/null")?;
             (None, null.into())
         };
-        let stdout = Output::Pipe(pipe::Receiver::from_owned_fd(out_read.into())?);
-        let stderr = Output::Pipe(pipe::Receiver::from_owned_fd(err_read.into())?);
         let (pid, exit) = match self {
             Self::Direct => {
                 let mut command = tokio::process::Command::new(&program.path);
@@ -98,11 +96,16 @@ impl Spawner {
                 (pid, Exit::Helper(exit))
             }
         };
+        // What can be done while the program already runs is done then.
         Ok(Process {
             pid,
             stdin: input,
-            stdout: Some(stdout),
-            stderr: Some(stderr),
+            stdout: Some(Output::Pipe(pipe::Receiver::from_owned_fd(
+                out_read.into(),
+            )?)),
+            stderr: Some(Output::Pipe(pipe::Receiver::from_owned_fd(
+                err_read.into(),
+            )?)),
             exit,
         })
     }

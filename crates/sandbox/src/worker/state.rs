@@ -20,7 +20,7 @@ use crate::isolate::Program;
 use crate::lanes::Link;
 use crate::paths::Root;
 use crate::proto::Dialect;
-use crate::proto::frame::StreamId;
+use crate::proto::frame::{Mirror, StreamId};
 
 pub(crate) struct WorkerState {
     pub(crate) config: WorkerConfig,
@@ -42,6 +42,7 @@ pub(crate) struct CommandRequest {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cwd: Option<String>,
     pub(crate) stdin: bool,
+    pub(crate) mirror: Option<Mirror>,
 }
 
 /// A shell as either version asks for it.
@@ -96,12 +97,18 @@ impl WorkerState {
                 path: PathBuf::from("/bin/sh"),
                 args: vec!["-c".into(), request.command.clone().into()],
                 env,
-                cwd: self.folder(request.cwd.as_deref()),
+                cwd: match &request.mirror {
+                    // Beneath the copy, whose place is known when it has been entered.
+                    Some(_) => PathBuf::from(request.cwd.unwrap_or_default()),
+                    None => self.folder(request.cwd.as_deref()),
+                },
             },
             id: request.id,
             stdin: request.stdin,
             size: (0, 0),
             timeout: Some(Duration::from_secs(request.timeout_secs).min(MAX_TIMEOUT)),
+            keep: self.config.quotas.keep,
+            mirror: request.mirror,
         };
         self.start(spec, &request.command, asker)
     }
@@ -125,6 +132,8 @@ impl WorkerState {
             stdin: true,
             size: (request.rows, request.cols),
             timeout: None,
+            keep: self.config.quotas.keep,
+            mirror: None,
         };
         self.start(spec, "", asker)
     }

@@ -253,6 +253,7 @@ impl WorkerState {
             let end = End {
                 outcome,
                 duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+                mirrored: None,
             };
             // A lost connection has nobody to tell.
             let _ = stream.frame(Body::End(Box::new(end)));

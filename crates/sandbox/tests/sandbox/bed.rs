@@ -11,14 +11,15 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use quintet_framing::backoff::BackoffPolicy;
 use quintet_framing::ws::{Refusal, WsDial, WsLimits, accept, dial};
 use quintet_sandbox::hub::{
-    AuthError, Hub, HubEvent, HubObserver, HubSettings, PeerInfo, SOCKET_BUFFER, WorkerAuth,
-    WorkerStatus, auth, loopback,
+    AuthError, Hub, HubEvent, HubObserver, HubSettings, PeerInfo, Receipt, SOCKET_BUFFER,
+    WorkerAuth, WorkerStatus, auth, loopback,
 };
 use quintet_sandbox::proto::{MAX_MESSAGE, Protocol, Pulse, TokenHash, negotiate};
 use quintet_sandbox::socket::{TungsteniteSocket, WsMessage};
 use quintet_sandbox::worker::{Worker, WorkerConfig, scrub_environment};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_tungstenite::MaybeTlsStream;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +39,8 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 pub(crate) struct TestAuth {
     pub(crate) tokens: Mutex<BTreeMap<String, TokenHash>>,
     pub(crate) strict: bool,
+    /// Takes every token back after so many looks.
+    pub(crate) revoke_after: Mutex<Option<usize>>,
 }
 
 #[async_trait]
@@ -48,16 +51,35 @@ impl WorkerAuth for TestAuth {
             same_user: peer.same_user && !self.strict,
             ..peer.clone()
         };
-        auth::check(&peer, daemon_id, stored)
+        let checked = auth::check(&peer, daemon_id, stored);
+        let mut looks = self.revoke_after.lock().unwrap();
+        if let Some(left) = &mut *looks {
+            *left -= 1;
+            if *left == 0 {
+                self.tokens.lock().unwrap().clear();
+                *looks = None;
+            }
+        }
+        checked
     }
 }
 
 #[derive(Default)]
-pub(crate) struct Recorder(pub(crate) Mutex<Vec<HubEvent>>);
+pub(crate) struct Recorder {
+    events: Mutex<Vec<HubEvent>>,
+    /// Receipts come when this is false.
+    pub(crate) hold: watch::Sender<bool>,
+}
 
 impl HubObserver for Recorder {
-    fn observe(&self, event: &HubEvent) {
-        self.0.lock().unwrap().push(event.clone());
+    fn observe(&self, event: HubEvent) -> Receipt {
+        self.events.lock().unwrap().push(event);
+        let mut hold = self.hold.subscribe();
+        Receipt::when(async move {
+            // A recorder that is gone holds nothing.
+            let _ = hold.wait_for(|held| !held).await;
+            Ok(())
+        })
     }
 }
 
@@ -213,7 +235,7 @@ impl Bed {
     }
 
     pub(crate) fn events(&self) -> Vec<HubEvent> {
-        self.events.0.lock().unwrap().clone()
+        self.events.events.lock().unwrap().clone()
     }
 }
 

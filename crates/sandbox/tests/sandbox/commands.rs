@@ -267,6 +267,7 @@ async fn a_hundred_megabytes_come_whole_over_v2_and_cut_over_v1() {
         match soon("output", handle.next()).await.unwrap() {
             ExecEvent::Stdout(part) => bytes += part.len(),
             ExecEvent::Stderr(part) => assert_eq!(part.as_ref(), b"end\n"),
+            ExecEvent::Dropped { .. } => panic!("nothing may be dropped"),
             ExecEvent::Ended { outcome, .. } => break outcome,
         }
     };
@@ -363,6 +364,54 @@ async fn every_command_has_its_rows_in_the_audit() {
     assert!(events.iter().any(|event| matches!(event,
         HubEvent::CommandEnded { result, output: 3, .. } if result == "exited 4")));
     assert!(matches!(&events[0], HubEvent::WorkerOnline(info) if info.id == "w"));
+}
+
+#[tokio::test]
+async fn nothing_is_told_before_it_is_recorded_and_nothing_waits_for_it() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    bed.events.hold.send_replace(true);
+    let mut handle = bed
+        .hub
+        .exec("w", command("echo said; touch ran"))
+        .await
+        .unwrap();
+    let ran = bed.root("w").join("ran");
+    soon("it runs while its row is written", async {
+        while !ran.exists() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(futures_util::poll!(std::pin::pin!(handle.next())).is_pending());
+    let release = |held: bool| bed.events.hold.send_replace(held);
+    release(false);
+    assert_eq!(
+        soon("its output", handle.next()).await.unwrap(),
+        ExecEvent::Stdout("said\n".into())
+    );
+    release(true);
+    // The end is known to the hub when its row is on its way, and to nobody else.
+    soon("the end is noted", async {
+        loop {
+            assert!(futures_util::poll!(std::pin::pin!(handle.next())).is_pending());
+            let noted = bed
+                .events()
+                .iter()
+                .any(|event| matches!(event, HubEvent::CommandEnded { .. }));
+            if noted {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(futures_util::poll!(std::pin::pin!(handle.next())).is_pending());
+    release(false);
+    assert!(matches!(
+        soon("its end", handle.next()).await.unwrap(),
+        ExecEvent::Ended { .. }
+    ));
 }
 
 #[tokio::test]

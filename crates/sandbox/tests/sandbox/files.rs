@@ -482,6 +482,7 @@ async fn a_hub_that_sends_beyond_its_credit_loses_its_stream() {
         env: Default::default(),
         cwd: None,
         stdin: true,
+        mirror: None,
     };
     raw.send_binary(Frame::new(1, Body::Open(Box::new(open))).encode())
         .await;

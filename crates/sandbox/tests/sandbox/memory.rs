@@ -129,7 +129,7 @@ async fn output_that_nobody_reads_is_not_held_in_memory() {
     loop {
         match soon("output", handle.next()).await.unwrap() {
             ExecEvent::Stdout(part) => bytes += part.len(),
-            ExecEvent::Stderr(_) => {}
+            ExecEvent::Stderr(_) | ExecEvent::Dropped { .. } => {}
             ExecEvent::Ended { .. } => break,
         }
     }

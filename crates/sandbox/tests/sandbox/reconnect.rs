@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use quintet_sandbox::hub::{
-    ExecEvent, ExecOutcome, HubEvent, HubSettings, RequestError, ShellEvent, UploadRequest,
-    WorkerStatus,
+    ExecEvent, ExecOutcome, ExecRequest, HubEvent, HubSettings, RequestError, ShellEvent,
+    UploadRequest, WorkerStatus,
 };
 use quintet_sandbox::proto::{Liveness, Protocol};
 use serde_json::json;
@@ -25,6 +25,7 @@ async fn a_v2_command_goes_on_over_a_lost_connection_and_loses_nothing() {
         match soon("output", handle.next()).await.unwrap() {
             ExecEvent::Stdout(bytes) => out.extend_from_slice(&bytes),
             ExecEvent::Stderr(bytes) => err.extend_from_slice(&bytes),
+            ExecEvent::Dropped { .. } => panic!("nothing may be dropped"),
             ExecEvent::Ended { outcome, .. } => break outcome,
         }
         if out.len() > cuts * 4000 && cuts < 3 {
@@ -148,7 +149,7 @@ async fn a_command_that_ended_unseen_gives_its_whole_output_later() {
     assert_eq!(output.stdout, vec![b'y'; 2_000_000]);
     assert_eq!(text(&output.stderr), "done\n");
     assert!(matches!(
-        bed.hub.attach_exec("w", &id).await.unwrap().output(0).await,
+        bed.hub.attach_exec("w", &id).await.map(drop),
         Err(RequestError::Failed { .. })
     ));
     // Nothing of it is left on disk.
@@ -158,6 +159,143 @@ async fn a_command_that_ended_unseen_gives_its_whole_output_later() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn input_goes_on_over_lost_connections_and_loses_nothing() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let request = ExecRequest {
+        stdin: true,
+        ..command("cat > copy; echo done")
+    };
+    let mut handle = bed.hub.exec("w", request).await.unwrap();
+    let input = handle.stdin();
+    let data: Vec<u8> = (0..6_000_000u32).map(|i| (i / 7) as u8).collect();
+    let (hub, sent) = (bed.hub.clone(), data.clone());
+    let mut typing = tokio::task::JoinSet::new();
+    typing.spawn(async move {
+        for (number, part) in sent.chunks(10_007).enumerate() {
+            input.write(part).await.unwrap();
+            if number % 150 == 149 {
+                hub.disconnect("w", "test");
+            }
+        }
+        input.finish().await.unwrap();
+    });
+    let mut shown = Vec::new();
+    let outcome = loop {
+        match soon("the end", handle.next()).await.unwrap() {
+            ExecEvent::Stdout(bytes) => shown.extend_from_slice(&bytes),
+            ExecEvent::Ended { outcome, .. } => break outcome,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(outcome, ExecOutcome::Exited(0));
+    assert_eq!(text(&shown), "done\n");
+    assert!(std::fs::read(bed.root("w").join("copy")).unwrap() == data);
+    typing.join_next().await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn another_hub_goes_on_with_the_input_of_a_command() {
+    let mut bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let request = ExecRequest {
+        stdin: true,
+        ..command("echo up; cat")
+    };
+    let mut handle = bed.hub.exec("w", request).await.unwrap();
+    soon("it runs", handle.next()).await.unwrap();
+    handle.stdin().write(b"first ").await.unwrap();
+    assert_eq!(
+        soon("it echoes", handle.next()).await.unwrap(),
+        ExecEvent::Stdout("first ".into())
+    );
+    let id = handle.id().to_owned();
+    bed.restart_hub().await;
+    drop(handle);
+    bed.online("w").await;
+    let handle = bed.hub.attach_exec("w", &id).await.unwrap();
+    assert_eq!(handle.attached().unwrap().offset, 6);
+    let input = handle.stdin();
+    input.write(b"second").await.unwrap();
+    input.finish().await.unwrap();
+    let output = soon("the end", handle.output(100)).await.unwrap();
+    assert_eq!(text(&output.stdout), "up\nfirst second");
+}
+
+#[tokio::test]
+async fn what_the_quota_took_is_said_when_somebody_attaches() {
+    let mut bed = Bed::start().await;
+    let mut config = bed.config("w");
+    config.quotas.spool_bytes = 1_000_000;
+    let _worker = bed.worker_with(config).await;
+    let line = "head -c 8000000 /dev/zero | tr '\\0' z; while [ ! -e go ]; do sleep 0.05; done";
+    let mut handle = bed.hub.exec("w", command(line)).await.unwrap();
+    let mut seen = 0;
+    while seen < 8_000_000 {
+        match soon("output", handle.next()).await.unwrap() {
+            ExecEvent::Stdout(bytes) => seen += bytes.len() as u64,
+            other => panic!("{other:?}"),
+        }
+    }
+    let id = handle.id().to_owned();
+    bed.restart_hub().await;
+    drop(handle);
+    bed.online("w").await;
+    let handle = bed.hub.attach_exec("w", &id).await.unwrap();
+    let gone = handle.attached().unwrap().lost_stdout;
+    assert!(gone >= 7_000_000 - 300_000, "{gone}");
+    std::fs::write(bed.root("w").join("go"), b"").unwrap();
+    let output = soon("the end", handle.output(usize::MAX)).await.unwrap();
+    assert_eq!(output.stdout.len() as u64 + gone, 8_000_000);
+}
+
+#[tokio::test]
+async fn a_result_that_nobody_comes_back_for_is_kept_for_its_time_and_then_gone() {
+    let bed = Bed::start().await;
+    let mut config = bed.config("w");
+    assert_eq!(config.quotas.keep, Duration::from_secs(24 * 60 * 60));
+    config.quotas.keep = Duration::from_millis(200);
+    let _worker = bed.worker_with(config).await;
+    let line = "head -c 400000 /dev/zero; exit 4";
+    let id = bed
+        .hub
+        .exec("w", command(line))
+        .await
+        .unwrap()
+        .detach()
+        .await
+        .unwrap();
+    soon("it is forgotten", async {
+        while !bed.hub.jobs("w").await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(bed.hub.attach_exec("w", &id).await.is_err());
+    assert!(crate::bed::names_in(&bed.dir.path().join("spool-w")).is_empty());
+}
+
+#[tokio::test]
+async fn a_hub_s_idea_of_stale_can_be_changed_while_it_runs() {
+    let settings = HubSettings {
+        liveness: Liveness {
+            stale_after: Duration::from_secs(3600),
+            check_every: Duration::from_millis(50),
+        },
+        ..HubSettings::default()
+    };
+    let bed = Bed::with(settings).await;
+    let mut worker = raw_worker(&bed.url(), &["sandd.v1"]).await;
+    assert_eq!(worker.register("w").await["success"], true);
+    bed.online("w").await;
+    bed.hub.set_liveness(Liveness {
+        stale_after: Duration::from_millis(1),
+        check_every: Duration::from_millis(50),
+    });
+    bed.status("w", WorkerStatus::Stale).await;
 }
 
 #[tokio::test]

@@ -84,6 +84,28 @@ async fn a_token_lets_one_worker_in_until_it_is_revoked() {
 }
 
 #[tokio::test]
+async fn a_token_that_is_taken_back_while_its_worker_registers_lets_nobody_in() {
+    let bed = strict_bed(None).await;
+    let token = Token::mint(tls::random_secret().unwrap(), None);
+    let entry = ("w".to_owned(), token.hash("w"));
+    bed.auth.tokens.lock().unwrap().extend([entry]);
+    // Taken back after the first look found it good and before anybody can find the worker.
+    *bed.auth.revoke_after.lock().unwrap() = Some(1);
+    let mut config = bed.config("w");
+    config.token = Some(token);
+    let _worker = crate::bed::Running::start(config).await;
+    soon("it is thrown out", async {
+        while !bed.events().iter().any(|event| {
+            matches!(event, HubEvent::WorkerOffline { worker, reason }
+                if worker == "w" && reason.contains("not valid"))
+        }) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_token_carries_the_fingerprint_of_a_self_signed_certificate() {
     let made = tls::self_signed(vec!["quintet".to_owned()]).unwrap();
     let server = tls::server(&made.certificate_pem, &made.key_pem).unwrap();

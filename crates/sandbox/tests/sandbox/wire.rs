@@ -32,6 +32,7 @@ fn body() -> impl Strategy<Value = Body> {
         (any::<i32>(), any::<u64>()).prop_map(|(code, duration_ms)| Body::End(Box::new(End {
             outcome: Outcome::Exited { code },
             duration_ms,
+            mirrored: None,
         }))),
     ]
 }
@@ -115,6 +116,7 @@ fn frames_have_the_documented_bytes() {
     let end = End {
         outcome: Outcome::Exited { code: 3 },
         duration_ms: 7,
+        mirrored: None,
     };
     let end = Frame::new(5, Body::End(Box::new(end))).encode();
     assert_eq!(
