@@ -432,3 +432,147 @@ async fn a_barrier_on_ten_thousand_files() {
         times[100], times[198]
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_that_jump_hide_no_change() {
+    use std::time::{Duration, SystemTime};
+
+    let host = Host::new().await;
+    let dir = host.dir();
+    let day = Duration::from_secs(86_400);
+    let future = SystemTime::now() + 3650 * day;
+    let past = SystemTime::UNIX_EPOCH + day;
+    let write = |path: &Path, text: &str, time: SystemTime| {
+        fs::write(path, text).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(time).unwrap();
+    };
+    write(&dir.join("future"), "one", future);
+    write(&dir.join("past"), "one", past);
+    let mirror = host.mirror("one").await;
+    mirror.agree().await;
+    // The same size and the same time, with other bytes.
+    write(&dir.join("future"), "two", future);
+    write(&dir.join("past"), "two", past);
+    mirror.agree().await;
+    assert_eq!(tree(&dir), tree(&mirror.dir));
+    // The clock was set back: what comes later has an earlier time.
+    write(&dir.join("future"), "six", past);
+    write(&mirror.dir.join("past"), "ten", SystemTime::UNIX_EPOCH);
+    mirror.agree().await;
+    assert_eq!(fs::read_to_string(dir.join("past")).unwrap(), "ten");
+    assert_eq!(
+        fs::read_to_string(mirror.dir.join("future")).unwrap(),
+        "six"
+    );
+    // While nobody watches, too.
+    let home = host.stop().await;
+    write(&home.path().join("work/future"), "new", future);
+    write(&home.path().join("work/past"), "old", past);
+    let host = Host::open(home).await;
+    mirror.agree().await;
+    assert_eq!(tree(&host.dir()), tree(&mirror.dir));
+}
+
+#[test]
+fn what_may_not_be_read_is_left_alone_and_comes_when_it_may() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    let home = tempfile::tempdir().unwrap();
+    let work = home.path().join("work");
+    fs::create_dir(&work).unwrap();
+    let mode = |path: &Path, mode: u32| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    fs::create_dir(work.join("closed")).unwrap();
+    for name in ["open", "secret", "closed/inside"] {
+        fs::write(work.join(name), name).unwrap();
+    }
+    mode(&work.join("secret"), 0);
+    mode(&work.join("closed"), 0);
+    // Root may read everything, so that both run as somebody else.
+    let is_root = rustix::process::geteuid().is_root();
+    let user = if is_root {
+        65_534
+    } else {
+        rustix::process::geteuid().as_raw()
+    };
+    if is_root {
+        for path in [
+            ".",
+            "work",
+            "work/open",
+            "work/secret",
+            "work/closed",
+            "work/closed/inside",
+        ] {
+            chown(home.path().join(path), Some(user), Some(user)).unwrap();
+        }
+    }
+    let start = |program: &str, name: &str| {
+        let user = format!("--reuid={user}");
+        let group = format!(
+            "--regid={}",
+            if is_root {
+                65_534
+            } else {
+                rustix::process::getegid().as_raw()
+            }
+        );
+        let dropping = [
+            &*user,
+            &*group,
+            if is_root {
+                "--clear-groups"
+            } else {
+                "--keep-groups"
+            },
+            "--",
+        ];
+        let mut child = Command::new("setpriv")
+            .args(dropping)
+            .args([program, home.path().to_str().unwrap(), name])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut small = Small {
+            child,
+            input,
+            output,
+        };
+        assert_eq!(small.line(), "ready");
+        small
+    };
+    let _master = start(MASTER, "");
+    let mut replica = start(REPLICA, "one");
+    replica.agree();
+    let one = home.path().join("one");
+    assert_eq!(fs::read_to_string(one.join("open")).unwrap(), "open");
+    assert!(!one.join("secret").exists() && !one.join("closed/inside").exists());
+    mode(&work.join("secret"), 0o600);
+    mode(&work.join("closed"), 0o700);
+    replica.agree();
+    assert_eq!(tree(&work), tree(&one));
+    // What was read once and may not be any more is not taken for removed.
+    fs::write(work.join("open"), "changed and closed").unwrap();
+    mode(&work.join("open"), 0);
+    mode(&work.join("closed"), 0);
+    replica.agree();
+    assert!(one.join("open").exists());
+    mode(&one.join("closed"), 0o700);
+    assert_eq!(
+        fs::read_to_string(one.join("closed/inside")).unwrap(),
+        "closed/inside"
+    );
+    mode(&work.join("open"), 0o644);
+    mode(&work.join("closed"), 0o700);
+    replica.agree();
+    assert_eq!(
+        fs::read_to_string(one.join("open")).unwrap(),
+        "changed and closed"
+    );
+    assert_eq!(tree(&work), tree(&one));
+}

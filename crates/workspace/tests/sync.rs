@@ -283,6 +283,7 @@ async fn what_one_author_did_in_a_range_is_taken_back_and_no_more() {
         through: workspace.flush().await.unwrap(),
         author: Some("one".into()),
         dry_run: true,
+        ..UndoRange::default()
     };
     let preview = workspace
         .undo(UndoRange {

@@ -1,5 +1,6 @@
 //! The store of objects that all workspaces share.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -338,13 +339,30 @@ pub(crate) fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
     if bytes.len() > 4 * SAMPLE {
         let middle = bytes.len() / 2;
         let sample = bytes.get(middle..middle + SAMPLE)?;
-        let packed = zstd::bulk::compress(sample, 1).ok()?;
+        let packed = packed(sample, 1)?;
         if packed.len() * 100 > SAMPLE * 95 {
             return None;
         }
     }
-    let packed = zstd::bulk::compress(bytes, LEVEL).ok()?;
+    let packed = packed(bytes, LEVEL)?;
     (packed.len() * 100 < bytes.len() * 97).then_some(packed)
+}
+
+/// Compresses with a context that each thread makes once: making one costs as
+/// much as compressing a small content.
+fn packed(bytes: &[u8], level: i32) -> Option<Vec<u8>> {
+    thread_local! {
+        static CONTEXT: RefCell<Option<zstd::bulk::Compressor<'static>>> =
+            const { RefCell::new(None) };
+    }
+    CONTEXT.with_borrow_mut(|context| {
+        let context = match context {
+            Some(context) => context,
+            None => context.insert(zstd::bulk::Compressor::new(level).ok()?),
+        };
+        context.set_compression_level(level).ok()?;
+        context.compress(bytes).ok()
+    })
 }
 
 pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> CasError + '_ {

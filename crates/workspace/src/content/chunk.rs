@@ -1,6 +1,6 @@
 //! Cutting content into chunks while it is read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -13,7 +13,7 @@ use crate::proto::manifest::{ChunkRef, Manifest};
 
 /// Content up to this size lives in the database of its workspace.
 pub const SMALL: u64 = 64 << 10;
-/// The smallest chunk, but for the last of a content.
+/// The smallest chunk, but for the last of a content and for pieces.
 pub const CHUNK_MIN: u64 = 64 << 10;
 /// The average that is aimed at: with it the list of a 1 GiB file is under half
 /// a megabyte, and a small change moves about as much.
@@ -21,6 +21,13 @@ pub const CHUNK_AVERAGE: u64 = 256 << 10;
 /// The largest chunk. Under 1 MiB, so that content which is answered with a list
 /// always has more than one and is never its own chunk.
 pub const CHUNK_MAX: u64 = 768 << 10;
+
+/// A changed chunk of a content whose earlier version is known is stored in
+/// pieces of this size: those without a change are found where they were.
+const PIECE: usize = 64 << 10;
+/// How much of a content is stored in pieces at most; of one that was written
+/// anew they would only make the list longer.
+const SPLIT: usize = 32 << 20;
 
 /// How much is read at once.
 const BLOCK: usize = 4 << 20;
@@ -184,6 +191,7 @@ impl Cas {
     ) -> Result<Vec<ChunkRef>, Ingest> {
         let mut chunks: Vec<ChunkRef> = Vec::new();
         let mut offset = 0;
+        let mut may_split = if known.is_empty() { 0 } else { SPLIT };
         let mut block = block;
         block.truncate(filled);
         let mut at_end = filled < BLOCK;
@@ -204,13 +212,21 @@ impl Cas {
                     let chunk = rest.get(..cut(rest)).unwrap_or(rest);
                     (chunk, ContentHash::of(chunk))
                 });
-                self.put_bytes(&hash, chunk)?;
-                chunks.push(ChunkRef {
-                    hash,
-                    offset,
-                    size: chunk.len() as u64,
-                });
-                offset += chunk.len() as u64;
+                let mut keep = |bytes: &[u8], hash: ContentHash| {
+                    self.put_bytes(&hash, bytes)?;
+                    let size = bytes.len() as u64;
+                    chunks.push(ChunkRef { hash, offset, size });
+                    offset += size;
+                    Ok::<_, Ingest>(())
+                };
+                if may_split > 0 && !known.has(&hash) {
+                    may_split = may_split.saturating_sub(chunk.len());
+                    for piece in chunk.chunks(PIECE) {
+                        keep(piece, ContentHash::of(piece))?;
+                    }
+                } else {
+                    keep(chunk, hash)?;
+                }
                 start += chunk.len();
             }
             if at_end {
@@ -231,7 +247,10 @@ impl Cas {
 /// the bytes before it, so a chunk that is the same would be cut the same; but
 /// for the last one, which ends where the content did.
 #[derive(Default)]
-struct Known(HashMap<u64, ChunkRef>);
+struct Known {
+    by_offset: HashMap<u64, ChunkRef>,
+    hashes: HashSet<ContentHash>,
+}
 
 impl Known {
     fn new(earlier: &Manifest) -> Self {
@@ -239,11 +258,23 @@ impl Known {
             .chunks
             .split_last()
             .map_or(&[][..], |(_, inner)| inner);
-        Self(inner.iter().map(|chunk| (chunk.offset, *chunk)).collect())
+        let by_offset = inner.iter().map(|chunk| (chunk.offset, *chunk));
+        Self {
+            by_offset: by_offset.collect(),
+            hashes: earlier.chunks.iter().map(|chunk| chunk.hash).collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.hashes.is_empty()
+    }
+
+    fn has(&self, hash: &ContentHash) -> bool {
+        self.hashes.contains(hash)
     }
 
     fn recognise<'a>(&self, data: &'a [u8], offset: u64) -> Option<(&'a [u8], ContentHash)> {
-        let chunk = self.0.get(&offset)?;
+        let chunk = self.by_offset.get(&offset)?;
         let bytes = data.get(..usize::try_from(chunk.size).ok()?)?;
         (ContentHash::of(bytes) == chunk.hash).then_some((bytes, chunk.hash))
     }
@@ -310,6 +341,46 @@ mod tests {
     const GOLDEN: [u64; 10] = [
         295_834, 128_868, 280_116, 387_272, 447_989, 100_344, 387_392, 423_735, 343_601, 350_577,
     ];
+
+    #[test]
+    fn a_change_in_place_is_stored_in_pieces_and_the_rest_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let cas = Cas::open(dir.path()).unwrap();
+        let mut bytes = noise(12 << 20);
+        let earlier = cas.ingest(&bytes[..]).unwrap().chunks.unwrap();
+        let before = bytes.clone();
+        bytes[6_000_000..6_100_000].fill(7);
+        let ingested = cas.ingest_like(&bytes[..], Some(&earlier)).unwrap();
+        let later = ingested.chunks.unwrap();
+        assert_eq!(ingested.hash, ContentHash::of(&bytes));
+        let known: HashSet<_> = earlier.chunks.iter().map(|chunk| chunk.hash).collect();
+        let moved: u64 = later
+            .chunks
+            .iter()
+            .filter(|chunk| {
+                let range = chunk.offset as usize..(chunk.offset + chunk.size) as usize;
+                !known.contains(&chunk.hash) && before[range.clone()] != bytes[range]
+            })
+            .map(|chunk| chunk.size)
+            .sum();
+        assert!(moved <= 100_000 + 2 * PIECE as u64, "{moved}");
+        let mut back = Vec::new();
+        cas.copy_chunks(&ingested.hash, &later, &mut back).unwrap();
+        assert!(back == bytes);
+        // An insertion shifts everything, and is found all the same.
+        bytes.splice(100..100, *b"inserted");
+        let shifted = cas.ingest_like(&bytes[..], Some(&later)).unwrap();
+        let known: HashSet<_> = later.chunks.iter().map(|chunk| chunk.hash).collect();
+        let moved: u64 = shifted
+            .chunks
+            .unwrap()
+            .chunks
+            .iter()
+            .filter(|chunk| !known.contains(&chunk.hash))
+            .map(|chunk| chunk.size)
+            .sum();
+        assert!(moved <= 2 * CHUNK_MAX, "{moved}");
+    }
 
     #[test]
     fn blocks_do_not_change_where_content_is_cut() {

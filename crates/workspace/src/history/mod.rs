@@ -14,7 +14,7 @@ mod prune;
 mod query;
 
 pub use prune::{PrunePolicy, PruneReport};
-pub use query::{Checkpoint, HistoryReader, LogEntry, LogQuery, SizeReport};
+pub use query::{Checkpoint, Child, HistoryReader, LogEntry, LogQuery, SizeReport};
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

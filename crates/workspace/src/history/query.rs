@@ -33,6 +33,17 @@ pub struct LogEntry {
     pub renamed_from: Option<WorkspacePath>,
 }
 
+/// What is in a folder under one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// The last part of its path.
+    pub name: String,
+    /// What it is.
+    pub node: Node,
+    /// The sequence it is so since.
+    pub sequence: u64,
+}
+
 /// Which part of the log is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogQuery {
@@ -111,6 +122,24 @@ impl HistoryReader {
         })
     }
 
+    /// Does several reads in one transaction: they see the same state, and the
+    /// database is locked once and not for each.
+    pub(crate) fn together<T>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, HistoryError>,
+    ) -> Result<T, HistoryError> {
+        let transaction =
+            self.db
+                .unchecked_transaction()
+                .map_err(|source| HistoryError::Sqlite {
+                    path: self.path.clone(),
+                    source,
+                })?;
+        let done = work(self)?;
+        drop(transaction);
+        Ok(done)
+    }
+
     /// Lines of the log, ascending.
     pub fn log(&self, query: &LogQuery) -> Result<Vec<LogEntry>, HistoryError> {
         let range = query.path.as_ref().map(WorkspacePath::beneath_range);
@@ -165,6 +194,40 @@ impl HistoryReader {
                 }
             }
             Ok(tree)
+        })
+    }
+
+    /// What is directly in a folder right after a sequence; in the root without one.
+    pub fn children_at(
+        &self,
+        sequence: u64,
+        folder: Option<&WorkspacePath>,
+    ) -> Result<Vec<Child>, HistoryError> {
+        let range = folder.map(WorkspacePath::beneath_range);
+        let above = range.as_ref().map_or("", |range| range.start.as_str());
+        self.read(|db| {
+            let mut select = db.prepare_cached(
+                "SELECT path, max(sequence), kind, mode, hash, size FROM versions \
+                 WHERE sequence <= ?1 AND (?3 IS NULL OR (path >= ?2 AND path < ?3)) \
+                 AND instr(substr(path, length(?2) + 1), '/') = 0 GROUP BY path",
+            )?;
+            let mut rows = select.query(params![
+                sequence.cast_signed(),
+                above,
+                range.as_ref().map(|range| range.end.as_str()),
+            ])?;
+            let mut children = Vec::new();
+            while let Some(row) = rows.next()? {
+                if let Some(node) = seen::optional_node_at(row, 2)? {
+                    let path = seen::path_at(row, 0)?;
+                    children.push(Child {
+                        name: path.as_str()[above.len()..].to_owned(),
+                        sequence: row.get::<_, i64>(1)?.cast_unsigned(),
+                        node,
+                    });
+                }
+            }
+            Ok(children)
         })
     }
 

@@ -8,7 +8,7 @@ use super::engine::Command;
 use super::workspace::{Workspace, WorkspaceError, write_content};
 use crate::content::{Cas, GcReport};
 use crate::history::{
-    Checkpoint, HistoryReader, LogEntry, LogQuery, PrunePolicy, PruneReport, SizeReport,
+    Checkpoint, Child, HistoryReader, LogEntry, LogQuery, PrunePolicy, PruneReport, SizeReport,
 };
 use crate::proto::ledger::in_order;
 use crate::proto::{ChangeKind, ContentHash, Kind, Node, WorkspacePath};
@@ -47,6 +47,8 @@ pub struct UndoRange {
     pub through: u64,
     /// by this author; by all when there is none.
     pub author: Option<String>,
+    /// Sequences that do not stand in the way: what earlier undos took back, and made.
+    pub settled: BTreeSet<u64>,
     /// Only say what would be done.
     pub dry_run: bool,
 }
@@ -58,6 +60,8 @@ pub struct UndoReport {
     pub changes: Vec<(WorkspacePath, ChangeKind)>,
     /// Paths that were left alone, with the later change that stands there.
     pub skipped: Vec<(WorkspacePath, u64)>,
+    /// The sequences that were taken back and the ones that this made, for a later undo.
+    pub settled: BTreeSet<u64>,
     /// Where the history is afterwards.
     pub sequence: u64,
 }
@@ -103,6 +107,17 @@ impl Workspace {
     ) -> Result<Option<Node>, WorkspaceError> {
         self.check_kept(sequence).await?;
         self.read(move |reader, _| Ok(reader.node_at(&path, sequence)?))
+            .await
+    }
+
+    /// What was directly in a folder right after a sequence; in the root without one.
+    pub async fn list(
+        &self,
+        folder: Option<WorkspacePath>,
+        sequence: u64,
+    ) -> Result<Vec<Child>, WorkspaceError> {
+        self.check_kept(sequence).await?;
+        self.read(move |reader, _| Ok(reader.children_at(sequence, folder.as_ref())?))
             .await
     }
 
@@ -231,7 +246,9 @@ impl Workspace {
     pub async fn undo(&self, range: UndoRange) -> Result<UndoReport, WorkspaceError> {
         let now = self.flush().await?;
         self.check_kept(range.after).await?;
-        let (wanted, skipped) = self
+        let dry_run = range.dry_run;
+        let settled_before = range.settled.clone();
+        let (wanted, skipped, mut settled) = self
             .read(move |reader, _| {
                 let log = reader.log(&LogQuery {
                     after: range.after,
@@ -239,8 +256,10 @@ impl Workspace {
                     author: range.author.clone(),
                     ..LogQuery::default()
                 })?;
+                let mut settled: BTreeSet<u64> = log.iter().map(|entry| entry.sequence).collect();
                 let paths: BTreeSet<WorkspacePath> =
                     log.into_iter().map(|entry| entry.path).collect();
+                settled.extend(&range.settled);
                 let (mut wanted, mut skipped) = (Vec::new(), Vec::new());
                 for path in paths {
                     let old = reader.node_at(&path, now)?;
@@ -254,24 +273,42 @@ impl Workspace {
                         ..LogQuery::default()
                     };
                     let mut later = reader.log(&later)?.into_iter();
-                    match later.rfind(|entry| entry.path == path) {
+                    let stands = |entry: &LogEntry| {
+                        entry.path == path && !range.settled.contains(&entry.sequence)
+                    };
+                    match later.rfind(stands) {
                         Some(entry) => skipped.push((path, entry.sequence)),
                         None => wanted.push((path, old, new)),
                     }
                 }
-                Ok((wanted, skipped))
+                Ok((wanted, skipped, settled))
             })
             .await?;
         let wanted = in_order(wanted, |change| &change.0, |change| change.2.clone());
         let changes = kinds(&wanted);
-        let sequence = if range.dry_run || wanted.is_empty() {
+        let sequence = if dry_run || wanted.is_empty() {
             now
         } else {
-            self.put(wanted).await?
+            let put: BTreeMap<WorkspacePath, Option<Node>> = wanted
+                .iter()
+                .map(|(path, _, new)| (path.clone(), new.clone()))
+                .collect();
+            let sequence = self.put(wanted).await?;
+            let since = LogQuery {
+                after: now,
+                through: Some(sequence),
+                ..LogQuery::default()
+            };
+            let made = self.log(since).await?.into_iter();
+            let made = made.filter(|entry| put.get(&entry.path) == Some(&entry.node));
+            settled.extend(made.map(|entry| entry.sequence));
+            sequence
         };
+        settled.retain(|sequence| !settled_before.contains(sequence));
         Ok(UndoReport {
             changes,
             skipped,
+            settled,
             sequence,
         })
     }

@@ -336,17 +336,15 @@ fn with_contents(
     reader: &HistoryReader,
     changes: Vec<Change>,
 ) -> Result<Vec<Announcement>, HistoryError> {
-    changes
-        .into_iter()
-        .map(|change| {
-            let inline = match &change.node {
-                Some(node) if node.is_directory() || node.size == 0 => Some(Vec::new()),
-                Some(node) if node.size < INLINE_BELOW => reader.small_content(&node.hash)?,
-                _ => None,
-            };
-            Ok((change, inline))
-        })
-        .collect()
+    let announce = |change: Change| {
+        let inline = match &change.node {
+            Some(node) if node.is_directory() || node.size == 0 => Some(Vec::new()),
+            Some(node) if node.size < INLINE_BELOW => reader.small_content(&node.hash)?,
+            _ => None,
+        };
+        Ok((change, inline))
+    };
+    reader.together(|_| changes.into_iter().map(announce).collect())
 }
 
 fn missing_contents(

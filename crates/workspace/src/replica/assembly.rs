@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::mpsc;
 
-use crate::content::cut_points;
+use crate::content::{CHUNK_MAX, cut_points};
 use crate::proto::fetch::Finish;
 use crate::proto::manifest::{ChunkRef, Manifest};
 use crate::proto::{ContentHash, WorkspacePath};
@@ -13,12 +14,31 @@ use crate::tree::{LiveTree, Temporary};
 
 use super::database::{self, ReplicaDatabase};
 
+/// Bytes that are copied or hashed at once.
+const AT_ONCE: usize = 8 << 20;
+/// Bytes that are looked for at the same place of the old version, at most.
+const LOOK_IN_PLACE: u64 = 64 << 20;
+
 pub(super) struct Assembly {
     temporary: Temporary,
     manifest: Manifest,
-    /// Chunks that were copied from the old version and not verified: the hash
+    /// Old versions that chunks are taken from.
+    old: Vec<File>,
+    /// What is taken from them, by where it goes. It is copied at the end, with
+    /// the hash of the whole on its heels.
+    copies: Vec<Copy>,
+    /// The chunks that these make up. They are not verified one by one: the hash
     /// of the whole does that, once.
     copied: Vec<usize>,
+}
+
+/// A part of an old version that is a part of the new one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Copy {
+    to: u64,
+    old: usize,
+    from: u64,
+    length: u64,
 }
 
 #[derive(Default)]
@@ -38,29 +58,30 @@ impl Assemblies {
         near: &[WorkspacePath],
     ) -> io::Result<Vec<usize>> {
         let temporary = tree.root().temporary()?;
-        let mut copied = Vec::new();
+        let mut sources: Vec<Option<(usize, u64)>> = vec![None; manifest.chunks.len()];
+        let mut old = Vec::new();
         for path in near {
             if let Some((file, chunks)) = old_version(tree, db, path)? {
-                copy_known(&file, &chunks, temporary.file()?, &manifest, &mut copied)?;
+                find_known(&chunks, &manifest, old.len(), &mut sources);
+                find_in_place(&file, &manifest, old.len(), &mut sources)?;
+                old.push(file);
             }
         }
-        let mut at_hand = vec![false; manifest.chunks.len()];
-        for index in &copied {
-            if let Some(known) = at_hand.get_mut(*index) {
-                *known = true;
+        let (mut copied, mut missing) = (Vec::new(), Vec::new());
+        for (index, source) in sources.iter().enumerate() {
+            match source {
+                Some(_) => copied.push(index),
+                None => missing.push(index),
             }
         }
-        let missing = at_hand
-            .iter()
-            .enumerate()
-            .filter(|(_, known)| !**known)
-            .map(|(index, _)| index)
-            .collect();
+        let copies = neighbours_together(&manifest, &sources);
         self.all.insert(
             hash,
             Assembly {
                 temporary,
                 manifest,
+                old,
+                copies,
                 copied,
             },
         );
@@ -81,10 +102,13 @@ impl Assemblies {
         let Some(assembly) = self.all.get_mut(hash) else {
             return Ok((Finish::Wrong, None));
         };
-        let file = assembly.temporary.file()?;
-        if hash_of(file, assembly.manifest.total_size)? == *hash {
+        if assembly.copy_and_hash()? == *hash {
             return Ok((Finish::Right, Some(assembly.manifest.clone())));
         }
+        // What is wrong is fetched, and must not be copied over again.
+        assembly.copies.clear();
+        assembly.old.clear();
+        let file = assembly.temporary.file()?;
         let copied = std::mem::take(&mut assembly.copied);
         let mut wrong = Vec::new();
         for index in copied {
@@ -114,14 +138,41 @@ impl Assemblies {
     }
 }
 
-/// Hashes a file with all cores. It is read and not mapped: mapped pages of a
-/// large file would count as this program's memory.
-fn hash_of(file: &File, size: u64) -> io::Result<ContentHash> {
+impl Assembly {
+    /// Copies what is taken from old versions, and hashes the whole close behind.
+    fn copy_and_hash(&self) -> io::Result<ContentHash> {
+        let new = self.temporary.file()?;
+        let size = self.manifest.total_size;
+        std::thread::scope(|scope| {
+            let (tell, in_place) = mpsc::channel();
+            let hashing = scope.spawn(move || hash_behind(new, size, &in_place));
+            for copy in &self.copies {
+                if let Some(old) = self.old.get(copy.old) {
+                    copy_range(old, new, copy, &tell)?;
+                }
+            }
+            drop(tell);
+            hashing
+                .join()
+                .map_err(|_| io::Error::other("the hashing thread failed"))?
+        })
+    }
+}
+
+/// Hashes a file with all cores, up to where it is in place; all of it is once
+/// nobody tells any more. It is read and not mapped: mapped pages of a large
+/// file would count as this program's memory.
+fn hash_behind(file: &File, size: u64, in_place: &mpsc::Receiver<u64>) -> io::Result<ContentHash> {
     let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; 16 << 20];
-    let mut offset = 0;
+    let mut buffer = vec![0; usize::try_from(size).unwrap_or(AT_ONCE).min(AT_ONCE)];
+    let (mut offset, mut limit) = (0, 0);
     while offset < size {
-        let read = file.read_at(&mut buffer, offset)?;
+        while limit < size && limit < offset + buffer.len() as u64 {
+            limit = in_place.recv().unwrap_or(size);
+        }
+        let some = usize::try_from(limit.min(size) - offset).unwrap_or(usize::MAX);
+        let some = some.min(buffer.len());
+        let read = file.read_at(buffer.get_mut(..some).unwrap_or_default(), offset)?;
         if read == 0 {
             break;
         }
@@ -157,54 +208,88 @@ fn old_version(
     Ok(Some((file, chunks)))
 }
 
-/// Copies chunks that the old version has; neighbours in one go.
-fn copy_known(
-    old: &File,
+/// Finds chunks that the old version has anywhere.
+fn find_known(
     chunks: &[ChunkRef],
-    new: &File,
     manifest: &Manifest,
-    copied: &mut Vec<usize>,
-) -> io::Result<()> {
+    old: usize,
+    sources: &mut [Option<(usize, u64)>],
+) {
     let places: HashMap<ContentHash, &ChunkRef> =
         chunks.iter().map(|chunk| (chunk.hash, chunk)).collect();
-    let mut run: Option<(u64, u64, u64)> = None;
-    for (index, chunk) in manifest.chunks.iter().enumerate() {
-        let Some(place) = places
-            .get(&chunk.hash)
-            .filter(|place| place.size == chunk.size)
-        else {
-            continue;
-        };
-        copied.push(index);
-        run = Some(match run {
-            Some((from, to, length))
-                if from + length == place.offset && to + length == chunk.offset =>
-            {
-                (from, to, length + chunk.size)
-            }
-            other => {
-                if let Some((from, to, length)) = other {
-                    copy_range(old, from, new, to, length)?;
-                }
-                (place.offset, chunk.offset, chunk.size)
-            }
-        });
+    for (chunk, source) in manifest.chunks.iter().zip(sources) {
+        let place = places.get(&chunk.hash);
+        if let (None, Some(place)) = (&source, place.filter(|place| place.size == chunk.size)) {
+            *source = Some((old, place.offset));
+        }
     }
-    if let Some((from, to, length)) = run {
-        copy_range(old, from, new, to, length)?;
+}
+
+/// Finds chunks that the old version has at the same place, though it was cut
+/// otherwise there. Only where little is left to find: of a file that was
+/// written anew all would be read in vain.
+fn find_in_place(
+    file: &File,
+    manifest: &Manifest,
+    old: usize,
+    sources: &mut [Option<(usize, u64)>],
+) -> io::Result<()> {
+    let unknown = || {
+        let all = manifest.chunks.iter().zip(sources.iter());
+        all.filter(|(_, source)| source.is_none())
+    };
+    if unknown().map(|(chunk, _)| chunk.size).sum::<u64>() > LOOK_IN_PLACE {
+        return Ok(());
+    }
+    let mut bytes = Vec::new();
+    for (chunk, source) in manifest.chunks.iter().zip(sources) {
+        if source.is_some() || chunk.size > CHUNK_MAX {
+            continue;
+        }
+        bytes.resize(usize::try_from(chunk.size).unwrap_or_default(), 0);
+        match file.read_exact_at(&mut bytes, chunk.offset) {
+            Ok(()) if ContentHash::of(&bytes) == chunk.hash => *source = Some((old, chunk.offset)),
+            // The old version ends before it.
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
+            _ => {}
+        }
     }
     Ok(())
 }
 
-fn copy_range(
-    old: &File,
-    mut from: u64,
-    new: &File,
-    mut to: u64,
-    mut length: u64,
-) -> io::Result<()> {
+fn neighbours_together(manifest: &Manifest, sources: &[Option<(usize, u64)>]) -> Vec<Copy> {
+    let mut copies: Vec<Copy> = Vec::new();
+    for (chunk, source) in manifest.chunks.iter().zip(sources) {
+        let Some((old, from)) = *source else { continue };
+        match copies.last_mut() {
+            Some(last)
+                if last.old == old
+                    && last.from + last.length == from
+                    && last.to + last.length == chunk.offset =>
+            {
+                last.length += chunk.size;
+            }
+            _ => copies.push(Copy {
+                to: chunk.offset,
+                old,
+                from,
+                length: chunk.size,
+            }),
+        }
+    }
+    copies
+}
+
+/// Copies a part, and tells how far the new file is in place.
+fn copy_range(old: &File, new: &File, copy: &Copy, tell: &mpsc::Sender<u64>) -> io::Result<()> {
+    let Copy {
+        mut from,
+        mut to,
+        mut length,
+        ..
+    } = *copy;
     while length > 0 {
-        let some = usize::try_from(length.min(64 << 20)).unwrap_or(1 << 20);
+        let some = usize::try_from(length).unwrap_or(AT_ONCE).min(AT_ONCE);
         let copied =
             match rustix::fs::copy_file_range(old, Some(&mut from), new, Some(&mut to), some) {
                 // The old file is shorter than it was; the hash of the whole will tell.
@@ -223,6 +308,8 @@ fn copy_range(
                 }
             };
         length = length.saturating_sub(copied as u64);
+        // Whoever hashes has stopped at an error, which is told at the end.
+        let _ = tell.send(to);
     }
     Ok(())
 }

@@ -79,6 +79,39 @@ pub(crate) fn capture_in(
     Ok(Capture::Unstable)
 }
 
+/// Files of a folder that are read ahead, at most; each is small.
+pub(crate) const READ_AHEAD: usize = 256;
+/// Below this, threads cost more than they bring.
+const WORTH_THREADS: usize = 32;
+
+/// Reads small files of a folder with several threads; most of the time goes
+/// into system calls. What is not small or cannot be read is left out.
+pub(crate) fn capture_ahead(
+    folder: BorrowedFd<'_>,
+    names: &[WorkspacePath],
+    cas: &Cas,
+) -> Vec<(WorkspacePath, Capture)> {
+    let small = |path: &WorkspacePath| {
+        let stat = root::stat_in(folder, path.name()).ok()??;
+        let is_small = root::kind(&stat) == Some(Kind::File)
+            && Fingerprint::of(&stat).size <= crate::content::SMALL;
+        let captured = is_small.then(|| capture_in(folder, path.name(), None, cas))?;
+        Some((path.clone(), captured.ok()?))
+    };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if names.len() < WORTH_THREADS || threads < 2 {
+        return Vec::new();
+    }
+    std::thread::scope(|scope| {
+        let shares: Vec<_> = names
+            .chunks(names.len().div_ceil(threads.min(4)))
+            .map(|share| scope.spawn(move || share.iter().filter_map(small).collect::<Vec<_>>()))
+            .collect();
+        let done = shares.into_iter().filter_map(|share| share.join().ok());
+        done.flatten().collect()
+    })
+}
+
 fn capture_once(
     folder: BorrowedFd<'_>,
     name: &str,

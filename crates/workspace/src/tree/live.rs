@@ -9,7 +9,7 @@ use std::time::Instant;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{self as sys, AtFlags};
 
-use super::capture::{Capture, Captured, capture_in};
+use super::capture::{Capture, Captured, READ_AHEAD, capture_ahead, capture_in};
 use super::root::{self, Fingerprint, Root, Unsynced};
 use super::seen::Seen;
 use super::{Problem, ProblemReason, Refused, TrackLimits, TreeError};
@@ -470,7 +470,11 @@ impl LiveTree {
         looking: &mut Looking,
     ) -> Result<(), TreeError> {
         let earlier = self.seen.get(path).map(|seen| &seen.node);
-        match capture_in(folder, path.name(), earlier, cas)? {
+        let captured = match looking.captured.remove(path) {
+            Some(captured) => captured,
+            None => capture_in(folder, path.name(), earlier, cas)?,
+        };
+        match captured {
             Capture::Is(captured) if captured.seen.node.is_directory() => {
                 looking.unstable.push(path.clone());
             }
@@ -525,14 +529,24 @@ impl LiveTree {
         for name in odd {
             self.report(&format!("{prefix}{name}"), ProblemReason::NameNotUtf8);
         }
-        let mut here = BTreeSet::new();
-        for name in names {
-            let Ok(child) = WorkspacePath::parse(&format!("{prefix}{name}")) else {
-                continue;
+        let children: Vec<WorkspacePath> = names
+            .iter()
+            .filter_map(|name| WorkspacePath::parse(&format!("{prefix}{name}")).ok())
+            .collect();
+        for some in children.chunks(READ_AHEAD) {
+            let is_new = |path: &&WorkspacePath| {
+                !self.seen.contains_key(*path) && !self.is_ignored(path, false)
             };
-            self.examine(folder.as_fd(), &child, cas, looking)?;
-            here.insert(child);
+            let new: Vec<WorkspacePath> = some.iter().filter(is_new).cloned().collect();
+            looking
+                .captured
+                .extend(capture_ahead(folder.as_fd(), &new, cas));
+            for child in some {
+                self.examine(folder.as_fd(), child, cas, looking)?;
+                looking.captured.remove(child);
+            }
         }
+        let here: BTreeSet<WorkspacePath> = children.into_iter().collect();
         for child in self.seen_children(path) {
             if !here.contains(&child) && !self.is_ignored(&child, false) {
                 self.vanish(&child, looking);
@@ -745,6 +759,8 @@ struct Looking {
     unstable: Vec<WorkspacePath>,
     done: HashSet<WorkspacePath>,
     moved: HashMap<WorkspacePath, WorkspacePath>,
+    /// What was read ahead.
+    captured: HashMap<WorkspacePath, Capture>,
     departed: HashMap<u64, (WorkspacePath, Seen)>,
 }
 
