@@ -3,7 +3,7 @@
 //! - [`proto`] is the plane's specification and its pure core: messages, lifecycle, state patches.
 //! - [`supervisor`] starts and keeps the processes; start at [`Supervisor`] and [`InstanceHandle`].
 //! - [`logs`] is what the instances leave behind beside their state.
-//! - [`sdk`] is the other end: what an agent written in Rust uses. [`shell_agent`] is one.
+//! - [`sdk`] is the other end: what an agent written in Rust uses.
 //!
 //! This crate knows no other plane and no session: whoever runs messages brings the queue and the
 //! journal. It never reads the environment, the home folder or the terminal.
@@ -14,7 +14,6 @@ pub mod logs;
 mod process;
 pub mod proto;
 pub mod sdk;
-pub mod shell_agent;
 mod state;
 pub mod supervisor;
 

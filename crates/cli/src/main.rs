@@ -8,6 +8,7 @@ mod chat;
 mod commands;
 mod connect;
 mod error;
+mod feeder;
 mod home;
 mod logging;
 mod output;

@@ -43,7 +43,13 @@ impl Opening {
 #[derive(Debug)]
 pub(crate) enum Seen {
     /// It runs under this id; comes again after every attachment.
-    Started(String),
+    Started {
+        job: String,
+        /// Bytes of input that the worker has.
+        input: u64,
+    },
+    /// So many bytes of output are gone: the worker's quota took them while nobody read.
+    Dropped(u64),
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
     Ended(CommandEnded),
@@ -110,7 +116,15 @@ async fn read(
                 let shown = match event {
                     Some(Event::Started(started)) => {
                         job = Some(started.job.clone());
-                        Seen::Started(started.job)
+                        let dropped = [started.dropped_stdout, started.dropped_stderr];
+                        let lost = behind(dropped, &mut skip, &mut seen);
+                        if lost > 0 && events.send(Ok(Seen::Dropped(lost))).await.is_err() {
+                            return Ok(());
+                        }
+                        Seen::Started {
+                            job: started.job,
+                            input: started.input,
+                        }
                     }
                     Some(Event::Stdout(bytes)) => {
                         Seen::Stdout(unseen(bytes, &mut skip[0], &mut seen[0]))
@@ -137,6 +151,18 @@ async fn read(
     }
 }
 
+/// Where a stream begins from whose beginning `dropped` bytes are gone, given what was seen.
+/// Returns how many bytes nobody will see.
+fn behind(dropped: [u64; 2], skip: &mut [u64; 2], seen: &mut [u64; 2]) -> u64 {
+    let mut lost = 0;
+    for stream in 0..2 {
+        skip[stream] = seen[stream].saturating_sub(dropped[stream]);
+        lost += dropped[stream].saturating_sub(seen[stream]);
+        seen[stream] = seen[stream].max(dropped[stream]);
+    }
+    lost
+}
+
 /// The part of `bytes` that no earlier connection has brought.
 fn unseen(mut bytes: Vec<u8>, skip: &mut u64, seen: &mut u64) -> Vec<u8> {
     let known = usize::try_from(*skip)
@@ -151,6 +177,18 @@ fn unseen(mut bytes: Vec<u8>, skip: &mut u64, seen: &mut u64) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_quota_took_is_neither_skipped_twice_nor_silently_missing() {
+        // 8 of 10 were seen and 5 are gone: 3 are skipped and nothing is missing.
+        let (mut skip, mut seen) = ([8, 0], [8, 0]);
+        assert_eq!(behind([5, 0], &mut skip, &mut seen), 0);
+        assert_eq!((skip, seen), ([3, 0], [8, 0]));
+        // Whoever has seen nothing misses what is gone.
+        let (mut skip, mut seen) = ([0, 0], [0, 0]);
+        assert_eq!(behind([5, 2], &mut skip, &mut seen), 7);
+        assert_eq!((skip, seen), ([0, 0], [5, 2]));
+    }
 
     #[test]
     fn what_was_seen_is_skipped_wherever_it_is_cut() {

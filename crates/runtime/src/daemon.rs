@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use quintet_agent::{CgroupUse, Supervisor, SupervisorOptions};
+use quintet_control::wire::PairingCode;
 use quintet_control::{Limits, serve_tcp, serve_unix};
 use quintet_framing::unix::{self, BindError};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::channel::{self, Channel};
 use crate::config::{Config, ConfigErrors, ConfigInputs, ConfigStore};
 use crate::cron::{CronDriver, CronHandle};
 use crate::home::{Home, write_atomically};
@@ -24,11 +26,14 @@ use crate::http;
 use crate::journal::{self, Bound, Entry, Kind};
 use crate::lock::{HomeLock, LockError};
 use crate::metrics::Metrics;
+use crate::models::{self, AgentDoor, ModelGateway};
 use crate::refusal::Refusal;
 use crate::service::{ControlService, CronRunner};
 use crate::store::{Db, StoreError};
+use crate::tools::ToolState;
 use crate::turns::{Coordinator, Instances, OpenTurns, TurnObserver};
 use crate::workers::{self, BuiltinError, BuiltinWorker, Dial, Workers, start_builtin};
+use crate::workspaces::Workspaces;
 
 /// How often the journal is pruned by the configured age and size.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
@@ -118,6 +123,19 @@ pub struct RunFile {
     pub started_at: String,
 }
 
+/// What a person is told when the daemon is ready.
+#[derive(Debug, Clone)]
+pub struct Welcome {
+    /// A code for the first browser; none once a device is paired.
+    pub pairing: Option<PairingCode>,
+    /// The agent that answers when none is named.
+    pub agent: &'static str,
+    /// Whether a model provider is configured.
+    pub has_provider: bool,
+    /// Whether the built-in worker runs.
+    pub has_worker: bool,
+}
+
 /// What the planes' servers share.
 pub struct Runtime {
     pub(crate) db: Db,
@@ -130,6 +148,10 @@ pub struct Runtime {
     pub(crate) crons: CronHandle,
     pub(crate) tasks: TaskTracker,
     pub(crate) workers: Arc<Workers>,
+    pub(crate) channel: Channel,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) gateway: ModelGateway,
+    pub(crate) tools: ToolState,
     /// What a control client of another machine has to know; new at every start.
     pub(crate) control_token: String,
 }
@@ -171,6 +193,7 @@ pub struct Daemon {
     sockets: Vec<PathBuf>,
     servers: TaskTracker,
     stop_servers: CancellationToken,
+    has_worker: bool,
     _lock: HomeLock,
 }
 
@@ -214,15 +237,34 @@ impl Daemon {
         }
 
         let turns = Arc::new(OpenTurns::default());
-        let observer = Arc::new(TurnObserver::new(db.clone(), turns.clone()));
+        let observer = Arc::new(TurnObserver::new(
+            db.clone(),
+            turns.clone(),
+            config.subscribe(),
+        ));
         let supervisor = supervise(observer, &home).await?;
+        let http_address = local_address(&http, listen_at)?;
+        // Agents of this machine need no TLS, and could not check a certificate of our own making.
+        let agents_http = match &tls {
+            Some(_) => Some(listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?),
+            None => None,
+        };
+        let agents_address = match &agents_http {
+            Some(listener) => local_address(listener, listen_at)?,
+            None => http_address,
+        };
+        let door = AgentDoor::new(&models::local_url(agents_address));
+        let base_env = options.base_env;
         let instances = Instances::new(
             supervisor,
             config.subscribe(),
             home.clone(),
             options.program.clone(),
-            options.base_env,
+            base_env.clone(),
+            door.clone(),
         );
+        let tools = ToolState::new(&base_env, home.root().to_owned());
+        let gateway = models::gateway(db.clone(), instances.clone(), turns.clone(), door);
         let metrics = Metrics::new(options.version);
         let coordinator = Coordinator::new(db.clone(), instances, turns, metrics.clone());
         let runner = CronRunner::new(
@@ -239,7 +281,6 @@ impl Daemon {
         let builtin_token = workers::tokens::mint(tls.as_ref().map(|tls| tls.fingerprint))
             .map_err(StartError::Secret)?;
         let workers = Workers::new(&db, &current.sandbox, &metrics, pinned, builtin_token);
-        let http_address = local_address(&http, listen_at)?;
         let builtin = match options.worker {
             Some(worker) => {
                 let dial = Dial {
@@ -249,12 +290,26 @@ impl Daemon {
                 };
                 let sandbox = &current.sandbox;
                 let program = options.program;
-                Some(start_builtin(worker, &home, program, sandbox, dial, options.version).await?)
+                let worker =
+                    start_builtin(worker, &home, program, sandbox, dial, options.version).await?;
+                workers.local_starts_with(worker.features());
+                Some(worker)
             }
             None => None,
         };
-        let runtime = Arc::new(Runtime {
+        let identity = channel::identity(&db)
+            .await
+            .map_err(|source| StartError::Database {
+                path: home.database(),
+                source,
+            })?;
+        let encrypted = tls.is_some();
+        let runtime = Arc::new_cyclic(|runtime| Runtime {
+            channel: Channel::new(identity, http_address, encrypted, runtime.clone()),
             workers: Arc::new(workers),
+            workspaces: Workspaces::new(home.clone()),
+            gateway,
+            tools,
             coordinator,
             db,
             config,
@@ -286,10 +341,21 @@ impl Daemon {
             sockets,
             servers: TaskTracker::new(),
             stop_servers: CancellationToken::new(),
+            has_worker: builtin.is_some(),
             _lock: lock,
         };
         daemon.serve_control(listeners, control_tcp, &current)?;
         daemon.serve_http(http, tls.map(|tls| tls.config));
+        if let Some(listener) = agents_http {
+            let stop = daemon.stop_servers.clone();
+            daemon
+                .servers
+                .spawn(http::serve_agents(daemon.runtime.clone(), listener, stop));
+        }
+        let (runtime, stop) = (daemon.runtime.clone(), daemon.stop_servers.clone());
+        daemon.servers.spawn(async move {
+            runtime.tools.follow(runtime.config.subscribe(), stop).await;
+        });
         daemon.announce().await?;
         daemon
             .servers
@@ -300,6 +366,22 @@ impl Daemon {
                 .spawn(worker.run(daemon.stop_servers.clone()));
         }
         Ok(daemon)
+    }
+
+    /// What to tell the person who started it.
+    pub async fn welcome(&self) -> Result<Welcome, Refusal> {
+        let runtime = &self.runtime;
+        let pairing = match runtime.list_devices().await?.is_empty() {
+            true => Some(runtime.pairing_code()?),
+            false => None,
+        };
+        let agent = runtime.coordinator.instances().default_agent();
+        Ok(Welcome {
+            pairing,
+            agent,
+            has_provider: runtime.coordinator.instances().knows("coder"),
+            has_worker: self.has_worker,
+        })
     }
 
     /// What programs find in `run/quintet.json`.
@@ -328,10 +410,13 @@ impl Daemon {
             .await;
         self.runtime.coordinator.drain().await;
 
+        self.runtime.channel.shutdown().await;
         self.runtime.workers.shutdown().await;
+        self.runtime.workspaces.shutdown().await;
         self.stop_servers.cancel();
         self.servers.close();
         self.servers.wait().await;
+        self.runtime.gateway.shutdown().await;
         self.runtime.tasks.close();
         self.runtime.tasks.wait().await;
         let stopped = Entry::new(Kind::DaemonStopped, &json!({ "pid": self.run_file.pid }));
@@ -422,6 +507,8 @@ async fn keep_pruned(runtime: Arc<Runtime>) {
         if let Err(error) = journal::prune(&runtime.db, Bound::OlderThan(before)).await {
             tracing::error!(%error, "the journal could not be pruned");
         }
+        let config = runtime.config.current();
+        runtime.workspaces.prune(&config.workspace).await;
     }
 }
 

@@ -7,6 +7,7 @@
 //! Start at [`daemon`], which builds everything and runs it; [`journal`] is
 //! what every stream that a client sees is read from.
 
+mod channel;
 pub mod config;
 pub mod cron;
 pub mod daemon;
@@ -15,16 +16,21 @@ mod http;
 pub mod journal;
 mod lock;
 mod metrics;
+mod models;
 pub mod policy;
 mod refusal;
 mod service;
 pub mod sessions;
 pub mod store;
 pub mod stream;
+mod tools;
 mod turns;
 mod workers;
+mod workspaces;
 
 pub use http::TlsError;
 pub use lock::LockError;
+pub use models::providers_of;
 pub use refusal::Refusal;
 pub use workers::{BuiltinError, BuiltinWorker};
+pub use workspaces::WorkspaceCopies;

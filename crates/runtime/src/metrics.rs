@@ -39,6 +39,14 @@ pub(crate) struct Metrics {
     pub(crate) workers_online: Gauge,
     /// Commands that were sent to workers.
     pub(crate) worker_commands: Counter,
+    /// Shells that were opened on workers, attachments included.
+    pub(crate) worker_shells: Counter,
+    /// Bytes of files that went to workers.
+    pub(crate) worker_bytes_up: Counter,
+    /// Bytes of files that came from workers.
+    pub(crate) worker_bytes_down: Counter,
+    /// Workers that were not let in.
+    pub(crate) workers_refused: Counter,
     /// Rows of the workers' audit that could not be kept.
     pub(crate) audit_lost: Counter,
     /// Seconds since the daemon started.
@@ -60,6 +68,10 @@ impl Metrics {
         );
         let cron_started = counter("cron_started", "Occurrences of schedules that were started");
         let worker_commands = counter("worker_commands", "Commands that were sent to workers");
+        let worker_shells = counter("worker_shells", "Shells that were opened on workers");
+        let worker_bytes_up = counter("worker_bytes_up", "Bytes of files sent to workers");
+        let worker_bytes_down = counter("worker_bytes_down", "Bytes of files sent by workers");
+        let workers_refused = counter("workers_refused", "Workers that were not let in");
         let audit_lost = counter("audit_lost", "Rows of the workers' audit that were lost");
         let mut gauge = |name: &str, help: &str| {
             let metric = Gauge::default();
@@ -71,6 +83,10 @@ impl Metrics {
             control_cut,
             cron_started,
             worker_commands,
+            worker_shells,
+            worker_bytes_up,
+            worker_bytes_down,
+            workers_refused,
             audit_lost,
             workers_online: gauge("workers_online", "Workers that are online"),
             control_connections: gauge("control_connections", "Open control connections"),

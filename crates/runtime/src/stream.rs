@@ -58,7 +58,7 @@ pub fn answer_text(row: &Row) -> Option<String> {
 /// How the turn ended, if this row ends it.
 pub fn end_of_turn(row: &Row) -> Option<StreamEnd> {
     match event(row)? {
-        Event::End(end) => Some(end),
+        Event::End(end) => Some(*end),
         _ => None,
     }
 }
@@ -89,17 +89,17 @@ fn event(row: &Row) -> Option<Event> {
         Kind::ToolCall => Some(Event::ToolStart(ToolStart {
             calls: vec![tool_call(&data)],
         })),
-        Kind::ToolResult => Some(Event::ToolResult(ToolResult {
+        Kind::ToolResult => Some(Event::ToolResult(Box::new(ToolResult {
             call_id: text("call_id"),
             output: output_text(&data["output"]),
             duration_ms: data["duration_ms"].as_u64().unwrap_or_default(),
             is_error: data["is_error"] == true,
-        })),
+        }))),
         Kind::AskUser => Some(Event::AskUser(AskUser {
             questions: questions(&data["questions"]),
             ask: data["ask"].as_u64(),
         })),
-        Kind::TurnEnded => Some(Event::End(StreamEnd {
+        Kind::TurnEnded => Some(Event::End(Box::new(StreamEnd {
             agent: text("agent"),
             error: text("error"),
             code: data["code"]
@@ -108,14 +108,14 @@ fn event(row: &Row) -> Option<Event> {
             retryable: data["retryable"] == true,
             finish_reason: text("finish_reason"),
             cost: data["usage"]["cost"].as_str().unwrap_or("0").to_owned(),
-        })),
-        Kind::MessageRemoved => Some(Event::End(StreamEnd {
+        }))),
+        Kind::MessageRemoved => Some(Event::End(Box::new(StreamEnd {
             error: format!("the message was taken out of the queue: {}", text("reason")),
             code: Some(409),
             finish_reason: "cancelled".into(),
             cost: "0".into(),
             ..StreamEnd::default()
-        })),
+        }))),
         _ => None,
     }
 }

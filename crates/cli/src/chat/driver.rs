@@ -386,6 +386,7 @@ async fn ask(
                 approved,
                 reason,
                 scope: scope.into(),
+                rule: String::new(),
             };
             client.answer_approval(request).await?;
             None

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use quintet_agent::acp;
 use quintet_agent::sdk::AgentEnv;
-use quintet_agent::{acp, shell_agent};
 
 use crate::error::{CommandError, ErrorKind};
 
@@ -13,6 +13,8 @@ use crate::error::{CommandError, ErrorKind};
 pub(crate) enum AgentRunCommand {
     /// Run what is typed in the workspace
     Shell,
+    /// Work with a model
+    Coder,
     /// Bridge to a program that speaks the Agent Client Protocol
     Acp {
         /// The program and its arguments
@@ -25,7 +27,10 @@ pub(crate) async fn run(command: AgentRunCommand) -> Result<ExitCode, CommandErr
     let environment = AgentEnv::from_lookup(|name| std::env::var(name).ok())
         .map_err(|error| CommandError::new(ErrorKind::Usage, error))?;
     let ended = match command {
-        AgentRunCommand::Shell => shell_agent::run(environment)
+        AgentRunCommand::Shell => quintet_coder::shell::run(environment)
+            .await
+            .map_err(anyhow::Error::new),
+        AgentRunCommand::Coder => quintet_coder::run(environment)
             .await
             .map_err(anyhow::Error::new),
         AgentRunCommand::Acp { command } => acp::run(environment, command)

@@ -30,6 +30,11 @@ struct Row {
     worker: String,
     reason: String,
     at: String,
+    /// What `approve --scope rule` would write, and where.
+    rule: String,
+    rule_file: String,
+    rule_place: String,
+    hash: String,
 }
 
 pub(crate) async fn run(context: &Context, args: &ApprovalsArgs) -> Result<ExitCode, CommandError> {
@@ -72,6 +77,10 @@ impl From<Approval> for Row {
             worker: approval.worker,
             reason: approval.reason,
             at: approval.at,
+            rule: approval.rule,
+            rule_file: approval.rule_file,
+            rule_place: approval.rule_place,
+            hash: approval.hash,
         }
     }
 }

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use clap::Args;
 use quintet_control::Client;
 use quintet_control::wire::{SessionInfo, SessionsMsg};
-use serde_json::Value;
 
 use super::Context;
 use crate::chat::{SENDER, driver, plain};
@@ -79,11 +78,8 @@ async fn choose(context: &Context, args: ChatArgs) -> Result<Choice, CommandErro
     let agent = match args.agent {
         Some(agent) => agent,
         None => {
-            let config = daemon.get_config().await?.config;
             let agents = daemon.agents().await?.agents;
-            default_agent(&config, |name| {
-                agents.iter().any(|agent| agent.name == name)
-            })
+            default_agent(|name| agents.iter().any(|agent| agent.name == name))
         }
     };
     let session = if args.new {
@@ -102,21 +98,9 @@ fn newest(sessions: &[SessionInfo], agent: &str) -> Option<u64> {
         .max()
 }
 
-/// `coder` when there is one and a model provider has a key, else `shell`.
-fn default_agent(config: &str, exists: impl Fn(&str) -> bool) -> String {
-    let config: Value = serde_json::from_str(config).unwrap_or_default();
-    let has_key = config["providers"].as_object().is_some_and(|providers| {
-        providers.values().any(|provider| {
-            provider["api_key"]
-                .as_str()
-                .is_some_and(|key| !key.is_empty())
-        })
-    });
-    let agent = if has_key && exists("coder") {
-        "coder"
-    } else {
-        "shell"
-    };
+/// `coder` when the daemon can run it, which takes a model provider; else `shell`.
+fn default_agent(exists: impl Fn(&str) -> bool) -> String {
+    let agent = if exists("coder") { "coder" } else { "shell" };
     agent.to_owned()
 }
 
@@ -125,18 +109,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_makes_coder_the_default() {
-        assert_eq!(
-            default_agent(r#"{"providers":{"anthropic":{"api_key":"***"}}}"#, |_| true),
-            "coder"
-        );
-        assert_eq!(
-            default_agent(r#"{"providers":{"anthropic":{"api_key":""}}}"#, |_| true),
-            "shell"
-        );
-        assert_eq!(default_agent("{}", |_| true), "shell");
-        let keyed = r#"{"providers":{"anthropic":{"api_key":"***"}}}"#;
-        assert_eq!(default_agent(keyed, |name| name == "shell"), "shell");
+    fn coder_is_the_default_where_it_can_run() {
+        assert_eq!(default_agent(|_| true), "coder");
+        assert_eq!(default_agent(|name| name == "shell"), "shell");
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub(crate) async fn run(context: &Context, args: DenyArgs) -> Result<ExitCode, C
         approved: false,
         reason: args.reason,
         scope: ApprovalScope::Once.into(),
+        rule: String::new(),
     };
     connect::daemon(&context.home)
         .await?

@@ -8,9 +8,9 @@ use std::time::Duration;
 use clap::Args;
 use quintet_control::Client;
 use quintet_control::wire::command_ended::Outcome;
-use quintet_control::wire::{CommandEnded, ExecCancelMsg, ExecInputMsg, ExecMsg};
+use quintet_control::wire::{CommandEnded, ExecCancelMsg, ExecMsg};
 use quintet_runtime::home::Home;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use super::Context;
 use crate::connect;
 use crate::error::CommandError;
+use crate::feeder::Feeder;
 use crate::output;
 use crate::remote::{Opening, Remote, Seen};
 
@@ -27,29 +28,34 @@ const TIMED_OUT: u8 = 124;
 /// Ended by Ctrl-C, as a shell says it: 128 and SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// Input in one request.
-const CHUNK: usize = 64 * 1024;
-
 const EXAMPLES: &str = "\
 Examples:
   quintet exec local -- 'ls -l | wc -l'        One word is a shell line as it is
   quintet exec local -- grep -r 'a b' .        Several words are quoted
   tar c src | quintet exec box -- tar x        Input from a pipe
   quintet exec --label gpu=yes -- nvidia-smi   On all that match, lines prefixed
+  quintet exec --session 3 -- make test        In a session's workspace, on its worker
 
 Exit code: the command's own; 124 when it ran too long, 125 when the worker could not run it,
 128+N when signal N ended it, 255 when an old worker did not say which; with --label the highest.
-Ctrl-C ends the command's whole process tree.";
+Ctrl-C ends the command's whole process tree.
+
+With --session the command sees every earlier write in the workspace, and when it ends the host has
+every file that it wrote; `quintet undo SESSION` takes them back.";
 
 /// Run a command on a worker
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ExecArgs {
     /// Name of the worker, as `quintet workers` lists it
-    #[arg(required_unless_present = "labels", conflicts_with = "labels")]
+    #[arg(required_unless_present_any = ["labels", "session"], conflicts_with = "labels")]
     worker: Option<String>,
 
-    /// Run in this folder [default: the worker's root]
+    /// Run in this session's workspace, on the session's worker
+    #[arg(long, value_name = "N", conflicts_with_all = ["labels", "worker"])]
+    session: Option<u64>,
+
+    /// Run in this folder [default: the worker's root, or the workspace]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
 
@@ -69,8 +75,13 @@ pub(crate) struct ExecArgs {
     #[arg(short = 'n', long)]
     no_input: bool,
 
+    /// Go on with a command that runs without a reader, with all it has printed; `quintet jobs`
+    /// lists them
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["labels", "session", "command"])]
+    attach: Option<String>,
+
     /// The command
-    #[arg(last = true, required = true, value_name = "WORD")]
+    #[arg(last = true, required_unless_present = "attach", value_name = "WORD")]
     command: Vec<String>,
 }
 
@@ -82,12 +93,15 @@ pub(crate) async fn run(context: &Context, args: ExecArgs) -> Result<ExitCode, C
         timeout_ms: args
             .timeout
             .map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        session: args.session,
+        attach: args.attach,
         ..ExecMsg::default()
     };
     let interrupts = Interrupts::listen()?;
-    let code = match args.worker {
+    let worker = args.worker.or(args.session.map(|_| String::new()));
+    let code = match worker {
         Some(worker) => {
-            let stdin = !args.no_input && stdin_holds_data();
+            let stdin = !args.no_input && request.attach.is_none() && stdin_holds_data();
             let request = ExecMsg {
                 worker,
                 stdin,
@@ -164,7 +178,7 @@ async fn on_one(
     let mut shown = Shown::new(lines);
     let mut remote = Remote::open(home, Opening::Exec(request)).await?;
     let mut job: Option<String> = None;
-    let mut pump = JoinSet::new();
+    let mut feeder = stdin.then(Feeder::read);
     loop {
         let seen = tokio::select! {
             seen = remote.next() => seen?,
@@ -179,16 +193,14 @@ async fn on_one(
             }
         };
         match seen {
-            Seen::Started(id) => {
-                if stdin && job.is_none() {
-                    let (home, id) = (home.clone(), id.clone());
-                    pump.spawn(async move {
-                        if let Err(error) = pump_input(&home, &id).await {
-                            tracing::debug!(message = error.message(), "input ended early");
-                        }
-                    });
+            Seen::Started { job: id, input } => {
+                if let Some(feeder) = &mut feeder {
+                    feeder.feed(home, &id, input).await;
                 }
                 job = Some(id);
+            }
+            Seen::Dropped(bytes) => {
+                output::report_error(&format!("{bytes} bytes of output are gone"), &[]);
             }
             Seen::Stdout(bytes) => shown.write(0, &bytes).await?,
             Seen::Stderr(bytes) => shown.write(1, &bytes).await?,
@@ -225,24 +237,6 @@ async fn cancel(home: &Home, job: &str) -> Result<(), CommandError> {
         // It ended in the meantime; its result is on the way.
         Err(error) if error.refusal().is_some() => Ok(()),
         Err(error) => Err(error.into()),
-    }
-}
-
-async fn pump_input(home: &Home, job: &str) -> Result<(), CommandError> {
-    let mut daemon = connect::daemon(home).await?;
-    let mut stdin = tokio::io::stdin();
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        let count = stdin.read(&mut buffer).await?;
-        let request = ExecInputMsg {
-            job: job.to_owned(),
-            data: buffer[..count].to_vec(),
-            eof: count == 0,
-        };
-        daemon.exec_input(request).await?;
-        if count == 0 {
-            return Ok(());
-        }
     }
 }
 

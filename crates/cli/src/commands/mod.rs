@@ -13,12 +13,16 @@ mod config;
 mod cp;
 mod cron;
 mod deny;
+mod devices;
 mod doctor;
 mod events;
 mod exec;
 mod isolate_exec;
+mod jobs;
 mod kill;
+pub(crate) mod pair;
 mod ping;
+mod policy;
 mod queue;
 mod reload;
 mod reply;
@@ -31,6 +35,7 @@ mod stats;
 mod status;
 mod steer;
 mod token;
+mod undo;
 mod up;
 mod worker;
 mod workers;
@@ -80,6 +85,8 @@ pub(crate) enum AskCommand {
     Approvals(approvals::ApprovalsArgs),
     Approve(approve::ApproveArgs),
     Deny(deny::DenyArgs),
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
     Compact(compact::CompactArgs),
     #[command(subcommand)]
     Queue(queue::QueueCommand),
@@ -92,11 +99,15 @@ pub(crate) enum AskCommand {
     #[command(subcommand)]
     Config(config::ConfigCommand),
     Workers(workers::WorkersArgs),
+    Jobs(jobs::JobsArgs),
     Exec(exec::ExecArgs),
+    Undo(undo::UndoArgs),
     Shell(shell::ShellArgs),
     Cp(cp::CpArgs),
     #[command(subcommand)]
     Token(token::TokenCommand),
+    Pair(pair::PairArgs),
+    Devices(devices::DevicesArgs),
     Reload(reload::ReloadArgs),
     Stats(stats::StatsArgs),
     Ping(ping::PingArgs),
@@ -147,6 +158,7 @@ async fn ask(context: &Context, command: AskCommand) -> Result<ExitCode, Command
         AskCommand::Approvals(args) => approvals::run(context, &args).await,
         AskCommand::Approve(args) => approve::run(context, args).await,
         AskCommand::Deny(args) => deny::run(context, args).await,
+        AskCommand::Policy(command) => policy::run(context, command).await,
         AskCommand::Compact(args) => compact::run(context, &args).await,
         AskCommand::Queue(command) => queue::run(context, command).await,
         AskCommand::Events(args) => events::run(context, &args).await,
@@ -155,10 +167,14 @@ async fn ask(context: &Context, command: AskCommand) -> Result<ExitCode, Command
         AskCommand::Cron(command) => cron::run(context, command).await,
         AskCommand::Config(command) => config::run(context, command).await,
         AskCommand::Workers(args) => workers::run(context, &args).await,
+        AskCommand::Jobs(args) => jobs::run(context, args).await,
         AskCommand::Exec(args) => exec::run(context, args).await,
+        AskCommand::Undo(args) => undo::run(context, &args).await,
         AskCommand::Shell(args) => shell::run(context, args).await,
         AskCommand::Cp(args) => cp::run(context, args).await,
         AskCommand::Token(command) => token::run(context, command).await,
+        AskCommand::Pair(args) => pair::run(context, &args).await,
+        AskCommand::Devices(args) => devices::run(context, args).await,
         AskCommand::Reload(args) => reload::run(context, &args).await,
         AskCommand::Stats(args) => stats::run(context, &args).await,
         AskCommand::Ping(args) => ping::run(context, &args).await,

@@ -208,7 +208,7 @@ impl Shown {
             }
             Event::End(end) => {
                 self.end_line()?;
-                return Ok(Some(end.clone()));
+                return Ok(Some(StreamEnd::clone(end)));
             }
             _ => {}
         }

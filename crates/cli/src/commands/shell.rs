@@ -91,9 +91,13 @@ async fn converse(home: &Home, args: ShellArgs) -> Result<Left, CommandError> {
     loop {
         tokio::select! {
             seen = remote.next() => match seen? {
-                Seen::Started(id) => {
+                Seen::Started { job: id, .. } => {
                     typist = Some(Typist::start(home, &id));
                     job = Some(id);
+                }
+                Seen::Dropped(bytes) => {
+                    let note = format!("[{bytes} bytes of output are gone]\r\n");
+                    stdout.write_all(note.as_bytes()).await?;
                 }
                 Seen::Stdout(bytes) | Seen::Stderr(bytes) => {
                     stdout.write_all(&bytes).await?;

@@ -12,7 +12,7 @@ use quintet_runtime::{BuiltinWorker, LockError};
 use quintet_sandbox::worker::scrub_environment;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Context, isolate_exec};
+use super::{Context, isolate_exec, pair};
 use crate::error::{CommandError, ErrorKind};
 use crate::{home, settings};
 
@@ -80,7 +80,7 @@ pub(crate) async fn run(context: &Context, args: &UpArgs) -> Result<ExitCode, Co
     let daemon = Daemon::start(options(context, args)?)
         .await
         .map_err(|error| explain(context, error))?;
-    announce(context, &daemon)?;
+    announce(context, &daemon).await?;
     let (asked, again) = tokio::sync::oneshot::channel();
     let mut asked = Some(asked);
     let run = daemon.run_until(async {
@@ -150,18 +150,49 @@ fn agent_environment() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Says on stdout, terminal or not, that the daemon is ready and what to do next.
-fn announce(context: &Context, daemon: &Daemon) -> Result<(), CommandError> {
+/// Says on stdout, terminal or not, what runs, who answers, and what to do next.
+async fn announce(context: &Context, daemon: &Daemon) -> Result<(), CommandError> {
     let run = daemon.run_file();
+    let welcome = daemon
+        .welcome()
+        .await
+        .map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
     let output = context.output;
     output.line(format_args!(
         "quintet {} is ready at {}",
         run.version, run.http
     ))?;
     output.line(format_args!("  home    {}", context.home.root().display()))?;
-    output.line("  talk    quintet chat          (the agent `shell` needs no key)")?;
-    output.line("  models  quintet config set providers.anthropic.api_key KEY")?;
-    output.line("  stop    Ctrl-C")
+    output.line(match welcome.has_worker {
+        true => "  worker  local",
+        false => "  worker  none here; `quintet worker` makes any machine one",
+    })?;
+    if welcome.has_provider {
+        output.line("  agent   coder is ready")?;
+    } else {
+        output.line("  agent   shell is ready: it runs what you type and needs no key")?;
+        output.line("          for coder, set a key and start again:")?;
+        output.line("            quintet config set providers.anthropic.api_key KEY")?;
+    }
+    let example = match welcome.agent {
+        "coder" => "what is in this folder?",
+        _ => "ls -l",
+    };
+    output.line(format_args!(
+        "  try     quintet send {} '{example}'",
+        welcome.agent
+    ))?;
+    output.line("          quintet chat")?;
+    output.line("  stop    Ctrl-C")?;
+    match &welcome.pairing {
+        Some(made) => {
+            output.line(
+                "\nOpen it in a browser, or scan it with a phone that can reach this machine:",
+            )?;
+            output.line(pair::invitation(made).trim_end())
+        }
+        None => output.line("  pair    quintet pair          (another browser or phone)"),
+    }
 }
 
 fn explain(context: &Context, error: StartError) -> CommandError {

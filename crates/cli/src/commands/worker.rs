@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
+use quintet_runtime::WorkspaceCopies;
 use quintet_runtime::home::Home;
 use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, Limits, Network};
 use quintet_sandbox::proto::Token;
@@ -117,7 +119,13 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
     config.labels = args.labels.into_iter().collect();
     config.env = scrub_environment(std::env::vars_os());
     config.shell = std::env::var_os("SHELL").map(PathBuf::from);
+    let copies = WorkspaceCopies::of(&config, folder.join("copies"))
+        .map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
+    config.mirrors = Some(Arc::new(copies));
     if args.isolate {
+        // What the policy of the daemon knows it by.
+        let label = quintet_runtime::policy::ISOLATION_LABEL.to_owned();
+        config.labels.insert(label, "on".to_owned());
         config.isolation = Some(IsolationConfig {
             helper: HelperCommand {
                 program: std::env::current_exe()?,

@@ -4,6 +4,8 @@
     reason = "a story that can't go on is a story that failed"
 )]
 
+mod channel;
+mod coherent;
 mod crash;
 mod cut;
 mod daemon;
@@ -11,6 +13,8 @@ mod harness;
 mod peer;
 mod talk;
 mod terminal;
+mod three_hosts;
+mod tools;
 mod usage;
 mod workers;
 mod workspace;

@@ -247,6 +247,59 @@ async fn a_token_lets_a_worker_in_and_its_end_throws_it_out() {
     exec(&machine, &["w", "--", "true"]).await.fails(125);
 }
 
+#[tokio::test]
+async fn a_token_may_come_in_the_address_and_a_wrong_one_opens_nothing() {
+    use futures_util::{SinkExt, StreamExt};
+    use quintet_framing::ws::{WsDial, WsLimits, dial};
+    use quintet_sandbox::socket::{TungsteniteSocket, WsMessage};
+
+    let machine = Machine::fresh();
+    let listen = ["--listen", "0.0.0.0:0", "--insecure", "--no-worker"];
+    let daemon = machine.up_with(&listen).await;
+    let Some(address) = own_address() else {
+        return;
+    };
+    let port = daemon.http().rsplit(':').next().unwrap();
+    let made = machine
+        .runs(&["token", "create", "--worker", "w"])
+        .await
+        .succeeds();
+    let token = made.trim();
+    let wrong = format!("qw1.{}", "A".repeat(43));
+    // The token in the address, the one in the header, and whether that lets `w` in.
+    for (query, header, success) in [
+        (format!("?token={token}"), None, true),
+        (format!("?token={wrong}"), None, false),
+        (String::new(), Some(wrong.as_str()), false),
+        (String::new(), Some(token), true),
+        (String::new(), None, false),
+    ] {
+        let url = format!("ws://{address}:{port}/ws{query}");
+        let (socket, _) = dial(WsDial {
+            url: &url,
+            protocols: &["sandd.v1"],
+            token: header,
+            tls: None,
+            limits: WsLimits {
+                max_message: 65536,
+                read_buffer: 4096,
+            },
+        })
+        .await
+        .unwrap();
+        let mut socket = TungsteniteSocket::new(socket);
+        let register = serde_json::json!({ "type": "register", "daemon_id": "w", "metadata": {} });
+        let text = WsMessage::Text(register.to_string().into());
+        socket.send(text).await.unwrap();
+        let answer = within("an answer", socket.next()).await.unwrap().unwrap();
+        let WsMessage::Text(text) = answer else {
+            panic!("{answer:?}");
+        };
+        let answer: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(answer["success"], success, "{query} {header:?} {answer}");
+    }
+}
+
 /// An address of this machine that is not loopback; none on a machine without a network.
 fn own_address() -> Option<std::net::IpAddr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
@@ -278,6 +331,324 @@ async fn a_command_outlives_the_daemon_and_its_output_is_whole() {
         assert_eq!(command.line().await, n);
     }
     assert_eq!(command.ends().await.code(), Some(6));
+}
+
+/// Answers of `/ws` to a request with these headers: the status line.
+async fn upgrade(address: &str, path: &str, headers: &[(&str, &str)]) -> String {
+    let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
+    let mut request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    );
+    for (name, value) in headers {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    request.push_str("\r\n");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+        let count = within("an answer", socket.read_buf(&mut answer))
+            .await
+            .unwrap();
+        assert!(count > 0, "the connection ended");
+    }
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    answer.lines().next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_web_page_and_an_unknown_version_are_not_let_in() {
+    let machine = Machine::fresh();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let address = daemon.http().strip_prefix("http://").unwrap().to_owned();
+    let version = "Sec-WebSocket-Protocol";
+    for (headers, status) in [
+        (&[(version, "sandd.v1")][..], "101"),
+        (&[(version, "sandd.v9, sandd.v2")], "101"),
+        (&[(version, "sandd.v9")], "400"),
+        (
+            &[(version, "sandd.v1"), ("Origin", "http://evil.example")],
+            "403",
+        ),
+    ] {
+        let answer = upgrade(&address, "/ws", headers).await;
+        assert!(answer.contains(status), "{headers:?}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn an_isolated_worker_writes_only_beneath_its_root() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    // Neither /tmp, where everybody may write, nor the root.
+    let outside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let _plain = worker(&machine, "plain", &[]).await;
+    let _isolated = worker(&machine, "isolated", &["--isolate"]).await;
+    let file = outside.path().join("file");
+    let line = format!("echo in > here && echo out > {}", file.display());
+    let doctor = machine.runs(&["doctor", "--json"]).await;
+    let checks: Value = serde_json::from_str(&doctor.stdout).unwrap();
+    let landlock = checks
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|check| check["check"].as_str().unwrap().contains("landlock"))
+        .unwrap();
+    let refused = exec(&machine, &["isolated", "--", &line]).await;
+    let root = machine.home().join("workers/isolated/root");
+    assert_eq!(std::fs::read_to_string(root.join("here")).unwrap(), "in\n");
+    // Where the kernel has no means to confine, doctor says so and nothing is pretended.
+    assert_eq!(
+        refused.code != Some(0),
+        landlock["ok"] == true,
+        "{refused:?}"
+    );
+    assert_eq!(!file.exists(), landlock["ok"] == true);
+    exec(&machine, &["plain", "--", &line]).await.succeeds();
+    assert!(file.exists());
+}
+
+#[tokio::test]
+async fn the_released_daemon_works_under_the_daemon() {
+    let machine = Machine::fresh();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let program = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../.cache/sandd-daemon/bin/sandd");
+    assert!(
+        program.exists(),
+        "run crates/sandbox/tests/install-peers.sh"
+    );
+    let url = format!("{}/ws", daemon.http().replacen("http", "ws", 1));
+    let mut command = machine.program(program.to_str().unwrap());
+    command
+        .args([
+            "--server-url",
+            &url,
+            "--daemon-id",
+            "old",
+            "--label",
+            "age=old",
+        ])
+        .env("SANDD_ROOT", machine.path().join("sandd"))
+        .stderr(std::process::Stdio::null());
+    let _old = Running::start(command);
+    online(&machine, "old").await;
+    let listed = machine.runs(&["workers", "--json"]).await.json();
+    assert_eq!(listed[0]["protocol"], "sandd.v1");
+    let said = exec(&machine, &["old", "--env", "A=1", "--", "echo $A; exit 3"]).await;
+    assert_eq!((said.code, &*said.stdout), (Some(3), "1\n"));
+    // It does not name signals.
+    exec(&machine, &["old", "--", "kill -9 $$"])
+        .await
+        .fails(255);
+    exec(&machine, &["old", "--timeout", "1", "--", "sleep 9"])
+        .await
+        .fails(124);
+    let by_label = exec(&machine, &["--label", "age=old", "--", "echo hi"]).await;
+    assert_eq!(by_label.succeeds(), "[old] hi\n");
+    std::fs::write(machine.path().join("there"), "content").unwrap();
+    let from = format!("old:{}", machine.path().join("there").display());
+    machine.runs(&["cp", &from, "here"]).await.succeeds();
+    let here = std::fs::read_to_string(machine.path().join("here")).unwrap();
+    assert_eq!(here, "content");
+    let mut shell = Terminal::opens(&machine, &["shell", "old"]);
+    shell.types("echo sess-$((40+2))\r").await;
+    shell.sees("sess-42").await;
+    shell.types("exit\r").await;
+    assert_eq!(shell.ends().await, Some(0));
+}
+
+#[tokio::test]
+async fn everything_outlives_a_daemon_that_stops_in_order() {
+    let machine = Machine::fresh();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let address = daemon.http().strip_prefix("http://").unwrap().to_owned();
+    let _worker = worker(&machine, "w", &[]).await;
+    // Fed from a pipe that stays open over the restart.
+    let mut fed = machine.quintet(&["exec", "w", "--", "echo up; cat; echo all"]);
+    let mut fed = fed
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = fed.stdin.take().unwrap();
+    let mut output = tokio::io::BufReader::new(fed.stdout.take().unwrap());
+    let mut line = String::new();
+    tokio::io::AsyncBufReadExt::read_line(&mut output, &mut line)
+        .await
+        .unwrap();
+    assert_eq!(line, "up\n");
+    input.write_all(b"before\n").await.unwrap();
+    line.clear();
+    tokio::io::AsyncBufReadExt::read_line(&mut output, &mut line)
+        .await
+        .unwrap();
+    assert_eq!(line, "before\n");
+    let mut shell = Terminal::opens(&machine, &["shell", "w"]);
+    shell.types("kept=$((6*7)); echo re''ady\r").await;
+    shell.sees("ready").await;
+
+    assert!(daemon.stops().await.success());
+    let _daemon = machine
+        .up_with(&["--no-worker", "--listen", &address])
+        .await;
+    online(&machine, "w").await;
+    input.write_all(b"after\n").await.unwrap();
+    drop(input);
+    let mut rest = String::new();
+    within("the rest", output.read_to_string(&mut rest))
+        .await
+        .unwrap();
+    assert_eq!(rest, "after\nall\n");
+    assert_eq!(within("the end", fed.wait()).await.unwrap().code(), Some(0));
+    // Keys are taken again once the shell is attached, which its screen shows.
+    shell.types("echo got-$kept\r").await;
+    shell.sees("got-42").await;
+    shell.types("exit 5\r").await;
+    assert_eq!(shell.ends().await, Some(5));
+}
+
+#[tokio::test]
+async fn a_copy_that_was_cut_goes_on_where_it_was() {
+    let machine = Machine::fresh();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let address = daemon.http().strip_prefix("http://").unwrap().to_owned();
+    let _worker = worker(&machine, "w", &[]).await;
+    let content: Vec<u8> = (0..24_000_000u32).map(|n| (n / 5 % 251) as u8).collect();
+    std::fs::write(machine.path().join("big"), &content).unwrap();
+    // What an attempt left that was cut in the middle: its first bytes, and the note of it.
+    let copying = machine.begins(&["cp", "big", "w:big"]);
+    row(&machine, "transfer_started", |data| data["path"] == "big").await;
+    daemon.dies().await;
+    copying.ends().await;
+    let _daemon = machine
+        .up_with(&["--no-worker", "--listen", &address])
+        .await;
+    online(&machine, "w").await;
+    machine.runs(&["cp", "big", "w:big"]).await.succeeds();
+    let root = machine.home().join("workers/w/root");
+    assert!(std::fs::read(root.join("big")).unwrap() == content);
+    let left = std::fs::read_dir(&root).unwrap().count();
+    assert_eq!(left, 1, "nothing but the file is left");
+}
+
+#[tokio::test]
+async fn what_runs_without_a_reader_is_listed_and_gone_on_with() {
+    let machine = Machine::fresh();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let address = daemon.http().strip_prefix("http://").unwrap().to_owned();
+    let _worker = worker(&machine, "w", &[]).await;
+    let go = machine.path().join("go");
+    let line = format!(
+        "echo one; while [ ! -e {} ]; do sleep 0.05; done; exit 9",
+        go.display()
+    );
+    let mut command = Running::start(machine.quintet(&["exec", "w", "--", &line]));
+    assert_eq!(command.line().await, "one");
+    // The client dies with the daemon: nobody cancels, nobody reads.
+    command.signal(rustix::process::Signal::STOP);
+    daemon.dies().await;
+    command.signal(rustix::process::Signal::KILL);
+    command.ends().await;
+    let _daemon = machine
+        .up_with(&["--no-worker", "--listen", &address])
+        .await;
+    online(&machine, "w").await;
+    let jobs = machine.runs(&["jobs", "--json"]).await.json();
+    let job = jobs[0]["id"].as_str().unwrap();
+    assert_eq!(
+        (&jobs[0]["worker"], &jobs[0]["kind"], &jobs[0]["running"]),
+        (&"w".into(), &"exec".into(), &true.into())
+    );
+    assert_eq!(jobs[0]["attached"], false);
+    std::fs::write(go, "").unwrap();
+    let said = exec(&machine, &["w", "--attach", job]).await;
+    assert_eq!((said.code, &*said.stdout), (Some(9), "one\n"));
+    exec(&machine, &["w", "--attach", "none"]).await.fails(125);
+}
+
+#[tokio::test]
+async fn workers_are_counted_and_changed_settings_are_taken_over() {
+    let machine = Machine::fresh();
+    machine.configure("[sandbox]\nstale_check = \"100ms\"\n");
+    let daemon = machine.up().await;
+    online(&machine, "local").await;
+    exec(&machine, &["local", "--", "true"]).await.succeeds();
+    std::fs::write(machine.path().join("file"), "12345").unwrap();
+    machine.runs(&["cp", "file", "local:"]).await.succeeds();
+    let address = daemon.http().strip_prefix("http://").unwrap();
+    let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut metrics = String::new();
+    within("metrics", socket.read_to_string(&mut metrics))
+        .await
+        .unwrap();
+    for line in [
+        "quintet_workers_online 1",
+        "quintet_worker_commands_total 1",
+        "quintet_worker_bytes_up_total 5",
+        "quintet_audit_lost_total 0",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    // A heartbeat every 10 s is too seldom for this.
+    machine.configure("[sandbox]\nstale_check = \"100ms\"\nstale_after = \"200ms\"\n");
+    machine.runs(&["reload"]).await.succeeds();
+    row(&machine, "worker_stale", |data| data["worker"] == "local").await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_the_machine_trusts_needs_no_fingerprint() {
+    let machine = Machine::fresh();
+    // The daemon's own certificate, made by a first start, serves as one from an authority.
+    let first = machine
+        .up_with(&["--listen", "0.0.0.0:0", "--no-worker"])
+        .await;
+    assert!(first.stops().await.success());
+    let tls = machine.home().join("tls");
+    let (cert, key) = (
+        machine.path().join("cert.pem"),
+        machine.path().join("key.pem"),
+    );
+    std::fs::copy(tls.join("cert.pem"), &cert).unwrap();
+    std::fs::copy(tls.join("key.pem"), &key).unwrap();
+    machine.configure(&format!("[http]\ntls_cert = {cert:?}\ntls_key = {key:?}\n"));
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let port = daemon.http().rsplit(':').next().unwrap();
+    let url = format!("wss://localhost:{port}/ws");
+    let made = machine
+        .runs(&["token", "create", "--worker", "w"])
+        .await
+        .succeeds();
+    assert_eq!(made.matches('.').count(), 1, "no fingerprint is in it");
+    let dial = [
+        "worker",
+        "--server-url",
+        &url,
+        "--daemon-id",
+        "w",
+        "--token",
+    ];
+    let dial = [&dial[..], &[made.trim()]].concat();
+    let mut stranger = Running::start_with_talk(&machine, &dial);
+    stranger.prints("ertificate").await;
+    drop(stranger);
+    let mut trusting = machine.program("sh");
+    trusting
+        .args([
+            "-c",
+            "exec \"$0\" \"$@\" 2>&1",
+            env!("CARGO_BIN_EXE_quintet"),
+        ])
+        .args(&dial)
+        .env("SSL_CERT_FILE", &cert);
+    let mut trusting = Running::start(trusting);
+    trusting.prints("online as w").await;
+    assert_eq!(
+        exec(&machine, &["w", "--", "echo in"]).await.succeeds(),
+        "in\n"
+    );
 }
 
 #[tokio::test]

@@ -70,6 +70,8 @@ pub struct AgentConfig {
     pub prompt: String,
     /// The model it asks for.
     pub model: Option<String>,
+    /// Models to go on with, in order, when that one can't be had.
+    pub fallback: Vec<String>,
     /// The folder it starts in; `None` is its workspace.
     pub cwd: Option<PathBuf>,
     /// Variables added to its scrubbed environment.
@@ -128,6 +130,7 @@ fn read_entry(s: &mut Section<'_, '_>) -> Entry {
             description: s.value_or("description", String::new()),
             prompt: s.value_or("prompt", String::new()),
             model: s.value_or("model", None),
+            fallback: s.value_or("fallback", Vec::new()),
             cwd: s.value_or("cwd", None),
             env: s.secrets("env"),
             idle_timeout: s.value_or("idle_timeout", DEFAULT_IDLE_TIMEOUT),

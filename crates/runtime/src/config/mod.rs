@@ -56,10 +56,10 @@ pub use layers::{ConfigInputs, DEFAULT_TOML, first_run_file, load};
 pub use model::{
     AgentConfig, AgentKind, AgentProgram, Budget, BuiltinAgent, ChannelConfig, Config,
     ControlConfig, CronConfig, DaemonConfig, HttpConfig, JournalConfig, McpConfig, PolicyConfig,
-    ProviderConfig, ProviderKind, SandboxConfig, TlsFiles, WorkspaceConfig,
+    PriceConfig, ProviderConfig, ProviderKind, SandboxConfig, TlsFiles, WorkspaceConfig,
 };
 pub use problem::{ConfigErrors, Problem, ProblemKind};
-pub use rules::parse_rules;
+pub use rules::{parse_rules, rules_of_json};
 pub use secret::{REDACTED, Secret};
 pub use skills::{Skill, Skills, load_skill, load_skills};
 pub use source::{BadKeyPath, ConfigSource, KeyPath, Origin};

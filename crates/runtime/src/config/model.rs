@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use rust_decimal::Decimal;
 
 pub use super::agents::{AgentConfig, AgentKind, AgentProgram, Budget, BuiltinAgent};
 use super::problem::ProblemKind;
@@ -143,11 +144,14 @@ pub enum ProviderKind {
     Anthropic,
     /// The Chat Completions format, which many others speak too.
     OpenAi,
+    /// Ollama, whose address is its host alone.
+    Ollama,
 }
 
 word_setting!(ProviderKind {
     "anthropic" => ProviderKind::Anthropic,
     "openai" => ProviderKind::OpenAi,
+    "ollama" => ProviderKind::Ollama,
 });
 
 /// A model provider.
@@ -161,8 +165,27 @@ pub struct ProviderConfig {
     pub api_key_env: Option<String>,
     /// Where it is, as its own client takes it; without a slash at the end.
     pub base_url: String,
+    /// The variable that holds the address, where the configuration leaves it as it is.
+    pub base_url_env: Option<String>,
     /// The models it serves, when it is said.
     pub models: Vec<String>,
+    /// Prices that are stronger than the published ones.
+    pub prices: Vec<PriceConfig>,
+}
+
+/// What a model costs, for a million tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PriceConfig {
+    /// The provider's name of the model.
+    pub model: String,
+    /// Input.
+    pub input: Decimal,
+    /// Output.
+    pub output: Decimal,
+    /// Input read from the provider's cache; as other input where it is not said.
+    pub cache_read: Option<Decimal>,
+    /// Input written to the provider's cache; as other input where it is not said.
+    pub cache_write: Option<Decimal>,
 }
 
 /// A tool server.
@@ -324,7 +347,11 @@ fn read_provider(s: &mut Section<'_, '_>, around: &Surroundings<'_>) -> Provider
     let api_key_env: Option<String> = s.value_or("api_key_env", None);
     let from_variable = || api_key_env.as_deref().and_then(around.variable);
     let api_key = written.or_else(from_variable).filter(|key| !key.is_empty());
-    let base_url: String = s.value("base_url");
+    let base_url_env: Option<String> = s.value_or("base_url_env", None);
+    let base_url = address(kind, s.value("base_url"), || {
+        let variable = (around.variable)(base_url_env.as_deref()?)?;
+        Some(variable.expose().to_owned())
+    });
     if let Err(reason) = check_url(&base_url)
         && !base_url.is_empty()
     {
@@ -335,7 +362,36 @@ fn read_provider(s: &mut Section<'_, '_>, around: &Surroundings<'_>) -> Provider
         api_key,
         api_key_env,
         base_url: base_url.trim_end_matches('/').to_owned(),
+        base_url_env,
         models: s.value_or("models", Vec::new()),
+        prices: s.list("prices", |s| PriceConfig {
+            model: s.value("model"),
+            input: s.value("input"),
+            output: s.value("output"),
+            cache_read: s.value_or("cache_read", None),
+            cache_write: s.value_or("cache_write", None),
+        }),
+    }
+}
+
+/// Where a provider is: as it is written, or as the variable of the provider's own client says
+/// where nobody wrote anything.
+fn address(
+    kind: ProviderKind,
+    written: String,
+    variable: impl FnOnce() -> Option<String>,
+) -> String {
+    let untouched = ["", "https://api.anthropic.com", "https://api.openai.com/v1"];
+    let found = match untouched.contains(&written.as_str()) {
+        true => variable().filter(|address| !address.is_empty()),
+        false => None,
+    };
+    match (found, kind) {
+        (Some(host), ProviderKind::Ollama) => {
+            quintet_models::proto::provider::ollama_address(&host)
+        }
+        (Some(address), _) => address,
+        (None, _) => written,
     }
 }
 

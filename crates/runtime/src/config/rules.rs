@@ -20,6 +20,21 @@ pub fn parse_rules(inputs: &ConfigInputs, text: &str) -> Result<Vec<Rule>, Confi
     Ok(parse(inputs, text)?.0)
 }
 
+/// Reads the list of rules of a configuration as `get_config` shows it.
+///
+/// # Errors
+///
+/// Everything that is wrong with them, each with its key.
+pub fn rules_of_json(
+    inputs: &ConfigInputs,
+    config: &serde_json::Value,
+) -> Result<Vec<Rule>, ConfigErrors> {
+    let only = serde_json::json!({ "policy": { "rules": config["policy"]["rules"] } });
+    Ok(layers::read_alone(Node::from_json(&only), inputs)?
+        .policy
+        .rules)
+}
+
 fn parse(inputs: &ConfigInputs, text: &str) -> Result<(Vec<Rule>, Vec<InlineTable>), ConfigErrors> {
     let wrong = |reason: String| {
         ConfigErrors::one(

@@ -1,22 +1,29 @@
 //! The one HTTP port.
 
+mod exec;
 mod sandbox;
 mod tls;
+mod workspaces;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
 use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::{any, get, post};
 use axum::serve::IncomingStream;
+use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::channel::{self, serve_web};
 use crate::daemon::Runtime;
+use crate::tools::ToolServer;
 
 pub use tls::TlsError;
 pub(crate) use tls::{configured, self_signed};
@@ -29,8 +36,8 @@ struct PeerAddress {
     local: Option<SocketAddr>,
 }
 
-impl Connected<IncomingStream<'_, TcpListener>> for PeerAddress {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+impl Connected<IncomingStream<'_, tls::PlainListener>> for PeerAddress {
+    fn connect_info(stream: IncomingStream<'_, tls::PlainListener>) -> Self {
         Self {
             peer: *stream.remote_addr(),
             local: stream.io().local_addr().ok(),
@@ -54,7 +61,7 @@ pub(crate) async fn serve(
     tls: Option<Arc<rustls::ServerConfig>>,
     stop: CancellationToken,
 ) {
-    let app = router(runtime).into_make_service_with_connect_info::<PeerAddress>();
+    let app = router(runtime, &stop).into_make_service_with_connect_info::<PeerAddress>();
     let served = match tls {
         Some(config) => {
             axum::serve(tls::TlsListener::new(listener, config), app)
@@ -62,7 +69,7 @@ pub(crate) async fn serve(
                 .await
         }
         None => {
-            axum::serve(listener, app)
+            axum::serve(tls::PlainListener::new(listener), app)
                 .with_graceful_shutdown(stop.cancelled_owned())
                 .await
         }
@@ -72,13 +79,73 @@ pub(crate) async fn serve(
     }
 }
 
-fn router(runtime: Arc<Runtime>) -> Router {
+/// Serves this machine's agents on a port of their own, where the one port speaks TLS.
+pub(crate) async fn serve_agents(
+    runtime: Arc<Runtime>,
+    listener: TcpListener,
+    stop: CancellationToken,
+) {
+    let app = agent_routes(&runtime, &stop).into_make_service();
+    let served = axum::serve(tls::PlainListener::new(listener), app)
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await;
+    if let Err(error) = served {
+        tracing::error!(%error, "the agents' HTTP server failed");
+    }
+}
+
+/// What agents reach with the keys of their instances.
+fn agent_routes(runtime: &Arc<Runtime>, stop: &CancellationToken) -> Router {
+    let options = quintet_mcp::ServerOptions {
+        allowed_hosts: runtime.coordinator.instances().hosts(),
+        stop: stop.clone(),
+    };
+    let tools = quintet_mcp::router(Arc::new(ToolServer::new(runtime.clone())), options);
+    let lines = Router::new()
+        .route("/exec", post(exec::exec))
+        .with_state(runtime.clone());
+    Router::new()
+        .merge(runtime.gateway.router())
+        .merge(tools)
+        .merge(lines)
+}
+
+fn router(runtime: Arc<Runtime>, stop: &CancellationToken) -> Router {
+    let agents = agent_routes(&runtime, stop);
     Router::new()
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics))
-        .route("/ws", any(sandbox::upgrade))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing at this path\n") })
+        .route("/ws", any(ws))
+        .route("/workspaces/{id}", any(workspaces::upgrade))
+        .fallback(serve_web)
         .with_state(runtime)
+        .merge(agents)
+}
+
+#[derive(Deserialize)]
+struct UpgradeQuery {
+    token: Option<String>,
+}
+
+/// One path for workers and for browsers: what they offer tells them apart.
+async fn ws(
+    State(runtime): State<Arc<Runtime>>,
+    ConnectInfo(address): ConnectInfo<PeerAddress>,
+    Query(query): Query<UpgradeQuery>,
+    headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Response {
+    let token = bearer(&headers).map(str::to_owned).or(query.token);
+    let offers = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    let is_worker = offers
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|offer| offer.trim().starts_with("sandd."));
+    if is_worker {
+        sandbox::upgrade(&runtime, address, token, &headers, upgrade).await
+    } else {
+        channel::upgrade(&runtime, address.peer, token, &headers, upgrade).await
+    }
 }
 
 /// Lives when the database answers.

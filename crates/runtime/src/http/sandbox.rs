@@ -1,32 +1,23 @@
 //! `/ws` for workers: the handshake, then the hub.
 
-use std::sync::Arc;
-
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
-use axum::extract::{ConnectInfo, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{SinkExt, StreamExt};
 use quintet_sandbox::hub::{PeerInfo, SOCKET_BUFFER, loopback};
 use quintet_sandbox::proto::{MAX_MESSAGE, negotiate};
 use quintet_sandbox::socket::{WsError, WsMessage, close};
-use serde::Deserialize;
 
-use super::{PeerAddress, bearer};
+use super::PeerAddress;
 use crate::daemon::Runtime;
 
-#[derive(Deserialize)]
-pub(super) struct UpgradeQuery {
-    token: Option<String>,
-}
-
-/// Upgrades a worker's request. Without a `sandd` version in it the answer is 400.
+/// Upgrades a worker's request. Without a `sandd` version that we know the answer is 400.
 pub(super) async fn upgrade(
-    State(runtime): State<Arc<Runtime>>,
-    ConnectInfo(address): ConnectInfo<PeerAddress>,
-    Query(query): Query<UpgradeQuery>,
-    headers: HeaderMap,
+    runtime: &Runtime,
+    address: PeerAddress,
+    token: Option<String>,
+    headers: &HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     let offered: Vec<&str> = headers
@@ -50,7 +41,7 @@ pub(super) async fn upgrade(
     let peer = PeerInfo {
         address: Some(address.peer),
         same_user: is_same_user(address).await,
-        token: bearer(&headers).map(str::to_owned).or(query.token),
+        token,
     };
     let hub = runtime.workers.hub.clone();
     let tasks = runtime.workers.tasks.clone();

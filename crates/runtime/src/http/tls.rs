@@ -1,4 +1,4 @@
-//! TLS in front of the HTTP port.
+//! How the HTTP port accepts connections, with TLS or without.
 
 use std::io;
 use std::net::SocketAddr;
@@ -110,6 +110,38 @@ fn unusable(path: &Path, reason: String) -> TlsError {
     }
 }
 
+/// Small messages must not wait for the acknowledgement of the one before: with the peer's own
+/// delay that is 40 ms for every command of a worker.
+fn send_at_once(socket: &mut TcpStream) {
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%error, "a connection stays slow");
+    }
+}
+
+/// Accepts connections without TLS.
+pub(crate) struct PlainListener(TcpListener);
+
+impl PlainListener {
+    pub(crate) fn new(tcp: TcpListener) -> Self {
+        Self(tcp)
+    }
+}
+
+impl Listener for PlainListener {
+    type Io = TcpStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let (mut socket, peer) = Listener::accept(&mut self.0).await;
+        send_at_once(&mut socket);
+        (socket, peer)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
 /// Accepts connections and finishes their handshakes side by side: a slow client delays nobody.
 pub(crate) struct TlsListener {
     tcp: TcpListener,
@@ -136,7 +168,8 @@ impl Listener for TlsListener {
             tokio::select! {
                 accepted = self.tcp.accept(), if self.handshakes.len() < MAX_HANDSHAKES => {
                     match accepted {
-                        Ok((socket, peer)) => {
+                        Ok((mut socket, peer)) => {
+                            send_at_once(&mut socket);
                             let handshake = self.acceptor.accept(socket);
                             self.handshakes.spawn(async move {
                                 let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;

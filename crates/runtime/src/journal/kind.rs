@@ -77,6 +77,14 @@ kinds! {
     ToolCall = "tool_call",
     /// A tool call's result.
     ToolResult = "tool_result",
+    /// An instance used a tool of the daemon: what the policy or a person said to it.
+    ToolStarted = "tool_started",
+    /// What came of it.
+    ToolEnded = "tool_ended",
+    /// A command in the session's workspace ended: its text, exit code, sequences and changed paths.
+    Command = "command",
+    /// What commands did to files was taken back.
+    CommandsUndone = "commands_undone",
     /// Every tool call so far has its result.
     ToolsComplete = "tools_complete",
     /// A block of code.
@@ -141,6 +149,10 @@ kinds! {
     TokenCreated = "token_created",
     /// A worker's token was taken back.
     TokenRevoked = "token_revoked",
+    /// A browser was paired.
+    DevicePaired = "device_paired",
+    /// A browser's pairing was ended.
+    DeviceRevoked = "device_revoked",
 
     /// The context was replaced by a summary; links to what it replaced.
     Compacted = "compacted",

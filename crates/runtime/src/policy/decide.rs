@@ -1,5 +1,7 @@
 //! A request, the rules and the defaults become a decision that explains itself.
 
+use std::collections::BTreeMap;
+
 use super::pattern::{
     CommandPattern, Match, NamePattern, PathPattern, Strictness, path_as_pattern,
 };
@@ -61,6 +63,23 @@ pub enum Isolation {
     Local,
     /// Another machine or user, as it is.
     Open,
+}
+
+/// The label by which a worker says that it isolates commands.
+pub const ISOLATION_LABEL: &str = "isolation";
+
+/// The daemon's own worker.
+pub const LOCAL_WORKER: &str = "local";
+
+impl Isolation {
+    /// What is known of a worker by its name and labels.
+    pub fn of_worker(id: &str, labels: &BTreeMap<String, String>) -> Self {
+        match labels.get(ISOLATION_LABEL).map(String::as_str) {
+            Some("on") => Self::Isolated,
+            _ if id == LOCAL_WORKER => Self::Local,
+            _ => Self::Open,
+        }
+    }
 }
 
 /// Why something was decided.

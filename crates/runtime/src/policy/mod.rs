@@ -48,7 +48,8 @@ mod words;
 mod wrappers;
 
 pub use decide::{
-    Because, Decision, Isolation, Proposal, Request, Subject, Verdict, decide, propose,
+    Because, Decision, ISOLATION_LABEL, Isolation, LOCAL_WORKER, Proposal, Request, Subject,
+    Verdict, decide, propose,
 };
 pub use pattern::{CommandPattern, NamePattern, PathPattern, PatternError};
 pub use rule::{Action, Rule};

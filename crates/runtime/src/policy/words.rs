@@ -137,11 +137,8 @@ pub(super) struct Simple {
     pub(super) redirects: Vec<(Access, Word)>,
 }
 
-/// Reads a line into its commands, in the order in which they begin or end.
-pub(super) fn read(line: &str) -> Result<Vec<Simple>, Unreadable> {
-    read_nested(line, 0)
-}
-
+/// Reads a line into its commands, in the order in which they begin or end; `depth` is how deep it
+/// is nested in others.
 pub(super) fn read_nested(line: &str, depth: usize) -> Result<Vec<Simple>, Unreadable> {
     let mut reader = Reader::new(line, depth)?;
     reader.list(End::Input)?;
@@ -775,6 +772,10 @@ pub fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(line: &str) -> Result<Vec<Simple>, Unreadable> {
+        read_nested(line, 0)
+    }
 
     fn commands(line: &str) -> Vec<String> {
         let shown = |word: &Word| word.exact().unwrap_or_else(|| format!("<{}>", word.raw));

@@ -12,7 +12,7 @@ const SENDER: &str = "compaction";
 
 impl Runtime {
     /// Has the agent summarise a session; returns the summary when it stands for the conversation.
-    pub(super) async fn compact(&self, session: u64) -> Result<String, Refusal> {
+    pub(crate) async fn compact(&self, session: u64) -> Result<String, Refusal> {
         let message = self
             .db
             .write(move |tx| {
@@ -48,7 +48,7 @@ impl Runtime {
     }
 
     /// Takes the last compaction back.
-    pub(super) async fn undo_compaction(&self, session: u64) -> Result<u64, Refusal> {
+    pub(crate) async fn undo_compaction(&self, session: u64) -> Result<u64, Refusal> {
         let (found, state, seq) = self
             .db
             .write(move |tx| {

@@ -21,7 +21,7 @@ const SENDER: &str = "cron";
 const RUNS_SHOWN: u32 = 1000;
 
 impl Runtime {
-    pub(super) async fn create_cron(&self, request: CreateCronMsg) -> Result<CronInfo, Refusal> {
+    pub(crate) async fn create_cron(&self, request: CreateCronMsg) -> Result<CronInfo, Refusal> {
         if find_skill(&self.home, &request.skill).await.is_none() {
             return Err(Refusal::NotFound(format!(
                 "skill {:?} not found; write it to {}",
@@ -48,18 +48,18 @@ impl Runtime {
         Ok(info(self.crons.create(new).await?))
     }
 
-    pub(super) async fn delete_cron(&self, id: u64) -> Result<(), Refusal> {
+    pub(crate) async fn delete_cron(&self, id: u64) -> Result<(), Refusal> {
         self.crons.delete(id).await
     }
 
-    pub(super) async fn list_crons(&self) -> Result<CronList, Refusal> {
+    pub(crate) async fn list_crons(&self) -> Result<CronList, Refusal> {
         let crons = self.crons.list().await?;
         Ok(CronList {
             crons: crons.into_iter().map(info).collect(),
         })
     }
 
-    pub(super) async fn list_cron_runs(&self, cron: Option<u64>) -> Result<CronRunList, Refusal> {
+    pub(crate) async fn list_cron_runs(&self, cron: Option<u64>) -> Result<CronRunList, Refusal> {
         let runs = self.crons.runs(cron, RUNS_SHOWN).await?;
         Ok(CronRunList {
             runs: runs.into_iter().map(run).collect(),

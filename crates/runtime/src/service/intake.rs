@@ -111,7 +111,7 @@ impl Runtime {
     }
 
     /// Queues the message of the last turn again, if that failed.
-    pub(super) async fn retry(&self, session: u64) -> Result<Message, Refusal> {
+    pub(crate) async fn retry(&self, session: u64) -> Result<Message, Refusal> {
         let message = self
             .db
             .write(move |tx| {
@@ -126,7 +126,7 @@ impl Runtime {
         Ok(message)
     }
 
-    fn require_agent(&self, agent: &str) -> Result<(), Refusal> {
+    pub(crate) fn require_agent(&self, agent: &str) -> Result<(), Refusal> {
         if self.coordinator.instances().knows(agent) {
             return Ok(());
         }
@@ -160,7 +160,8 @@ async fn read_export(file: &str) -> Result<Export, Refusal> {
     Export::parse(&text)
 }
 
-fn is_readable_folder(folder: &str) -> bool {
+/// Whether a session may have this folder as its workspace.
+pub(crate) fn is_readable_folder(folder: &str) -> bool {
     let folder = Path::new(folder);
     folder.is_absolute() && std::fs::read_dir(folder).is_ok()
 }

@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 use crate::sessions::{self, Which, approvals, asks, messages, usage};
 
 impl Runtime {
-    pub(super) async fn list_sessions(&self, closed_too: bool) -> Result<SessionList, Refusal> {
+    pub(crate) async fn list_sessions(&self, closed_too: bool) -> Result<SessionList, Refusal> {
         let now = Timestamp::now().as_microsecond();
         let which = if closed_too { Which::All } else { Which::Open };
         let listed = self
@@ -46,7 +46,7 @@ impl Runtime {
         })
     }
 
-    pub(super) async fn list_queue(&self, session: Option<u64>) -> Result<QueueList, Refusal> {
+    pub(crate) async fn list_queue(&self, session: Option<u64>) -> Result<QueueList, Refusal> {
         let waiting = self
             .db
             .read(move |connection| {
@@ -70,7 +70,7 @@ impl Runtime {
         })
     }
 
-    pub(super) async fn list_asks(&self) -> Result<AskList, Refusal> {
+    pub(crate) async fn list_asks(&self) -> Result<AskList, Refusal> {
         let pending = self
             .db
             .read(|connection| asks::pending(connection, None))
@@ -88,14 +88,22 @@ impl Runtime {
         })
     }
 
-    pub(super) async fn list_approvals(&self) -> Result<ApprovalList, Refusal> {
+    pub(crate) async fn list_approvals(&self) -> Result<ApprovalList, Refusal> {
         let pending = self.db.read(approvals::pending).await?;
+        let file = self.config.file().display().to_string();
         Ok(ApprovalList {
             approvals: pending
                 .into_iter()
                 .map(|approval| Approval {
                     id: approval.id,
                     session: approval.session,
+                    hash: approval.action.hash(),
+                    rule_file: match approval.proposed.toml.as_str() {
+                        "" => String::new(),
+                        _ => file.clone(),
+                    },
+                    rule_place: approval.proposed.place(),
+                    rule: approval.proposed.toml,
                     action: approval.action.action,
                     command: approval.action.command,
                     cwd: approval.action.cwd,
@@ -107,7 +115,7 @@ impl Runtime {
         })
     }
 
-    pub(super) fn list_agents(&self) -> AgentList {
+    pub(crate) fn list_agents(&self) -> AgentList {
         let agents = self.coordinator.instances().list();
         AgentList {
             agents: agents
@@ -216,7 +224,7 @@ impl Runtime {
         })
     }
 
-    pub(super) async fn stats(&self) -> Result<Stats, Refusal> {
+    pub(crate) async fn stats(&self) -> Result<Stats, Refusal> {
         let counts = self.counts().await?;
         Ok(Stats {
             uptime_secs: self.started.elapsed().as_secs(),
@@ -291,6 +299,7 @@ impl Runtime {
             .append(vec![Entry::new(Kind::ConfigChanged, &data)])
             .await?;
         let new = self.config.current();
+        self.workers.configure(&new.sandbox);
         self.coordinator.instances().apply(&old, &new).await;
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! Each request is a few calls into the parts that own the work; what is
 //! streamed is read from the journal.
 
+mod approvals;
 mod compaction;
 mod crons;
 mod intake;
@@ -17,16 +18,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::Stream;
 use quintet_control::wire::{
     Accepted, AgentEventMsg, AgentList, AgentLogsMsg, AgentRestartMsg, AgentsMsg,
-    AnswerApprovalMsg, ApprovalList, ApprovalScope, ApprovalsMsg, AskList, AsksMsg, AttachMsg,
-    CancelMsg, ClientHello, CommandEvent, CompactMsg, CompactSummary, CompactUndoMsg, Config,
-    CopyMsg, CopyProgress, CreateCronMsg, CronInfo, CronList, CronRunList, CronRunsMsg,
-    DeleteCronMsg, EventsMsg, ExecCancelMsg, ExecInputMsg, ExecMsg, ExportSessionMsg, GetConfigMsg,
-    GetStatsMsg, JobList, JobsMsg, JournalEvent, JournalPruneMsg, JournalPruned, JournalReport,
-    JournalReportMsg, KillMsg, ListCronsMsg, LogLine, PingMsg, Pong, QueueEditMsg, QueueList,
-    QueueListMsg, QueueRemoveMsg, ReloadMsg, ReplyToAskMsg, RetryMsg, SendMsg, SendResponse,
-    ServerHello, SessionExport, SessionList, SessionsMsg, SetConfigMsg, SetTitleMsg, ShellInputMsg,
-    ShellMsg, ShellResizeMsg, Stats, SteerMsg, StreamEvent, StreamMsg, SubscribeEventsMsg,
-    TokenCreateMsg, TokenCreated, TokenList, TokenListMsg, TokenRevokeMsg, WorkerList, WorkersMsg,
+    AnswerApprovalMsg, ApprovalList, ApprovalsMsg, AskList, AsksMsg, AttachMsg, CancelMsg,
+    ClientHello, CommandEvent, CompactMsg, CompactSummary, CompactUndoMsg, Config, CopyMsg,
+    CopyProgress, CreateCronMsg, CronInfo, CronList, CronRunList, CronRunsMsg, DeleteCronMsg,
+    DeviceList, DeviceRevokeMsg, DevicesMsg, EventsMsg, ExecCancelMsg, ExecInputMsg, ExecMsg,
+    ExportSessionMsg, GetConfigMsg, GetStatsMsg, JobList, JobsMsg, JournalEvent, JournalPruneMsg,
+    JournalPruned, JournalReport, JournalReportMsg, KillMsg, ListCronsMsg, LogLine, PairMsg,
+    PairingCode, PingMsg, Pong, QueueEditMsg, QueueList, QueueListMsg, QueueRemoveMsg, ReloadMsg,
+    ReplyToAskMsg, RetryMsg, SendMsg, SendResponse, ServerHello, SessionExport, SessionList,
+    SessionsMsg, SetConfigMsg, SetTitleMsg, ShellInputMsg, ShellMsg, ShellResizeMsg, Stats,
+    SteerMsg, StreamEvent, StreamMsg, SubscribeEventsMsg, TokenCreateMsg, TokenCreated, TokenList,
+    TokenListMsg, TokenRevokeMsg, UndoMsg, UndoReport, WorkerList, WorkersMsg,
 };
 use quintet_control::{
     Answer, Closed, Origin, PROTOCOL_VERSION, Peer, RAW_ELEMENTS, Server, ServerError, Service,
@@ -36,11 +38,11 @@ use serde_json::json;
 use crate::daemon::Runtime;
 use crate::journal::{Entry, Kind};
 use crate::refusal::Refusal;
-use crate::sessions::approvals::{Decision, Scope};
 use crate::sessions::{self, messages};
 use crate::stream::Raw;
 
 pub(crate) use crons::CronRunner;
+pub(crate) use intake::is_readable_folder;
 
 /// Who answers and sends for the terminal's commands, in the journal.
 const LOCAL_PERSON: &str = "user";
@@ -311,25 +313,9 @@ impl Server for Connection {
     }
 
     async fn answer_approval(&self, request: AnswerApprovalMsg) -> Answer<Accepted> {
-        let scope = match request.scope() {
-            ApprovalScope::Once => Scope::Once,
-            ApprovalScope::Session => Scope::Session,
-            ApprovalScope::Rule => {
-                return Err(ServerError::bad_request(
-                    "a rule is written into [policy] of config.toml; answer with once or session",
-                ));
-            }
-        };
-        let decision = Decision {
-            approved: request.approved,
-            scope,
-            note: request.reason,
-            by: LOCAL_PERSON.to_owned(),
-        };
         let seq = self
             .runtime
-            .coordinator
-            .decide(request.id, decision)
+            .answer_approval(request, LOCAL_PERSON.to_owned())
             .await?;
         Ok(Accepted { seq })
     }
@@ -375,6 +361,11 @@ impl Server for Connection {
 
     fn exec(&self, request: ExecMsg) -> impl Stream<Item = Answer<CommandEvent>> + Send {
         self.runtime.exec(request)
+    }
+
+    async fn undo(&self, request: UndoMsg) -> Answer<UndoReport> {
+        let undone = self.runtime.undo(request.session, request.commands).await?;
+        Ok(undone.into())
     }
 
     async fn exec_input(&self, request: ExecInputMsg) -> Answer<Pong> {
@@ -430,5 +421,19 @@ impl Server for Connection {
 
     async fn token_revoke(&self, request: TokenRevokeMsg) -> Answer<Accepted> {
         Ok(self.runtime.revoke_token(request.id).await?)
+    }
+
+    async fn pair(&self, _: PairMsg) -> Answer<PairingCode> {
+        Ok(self.runtime.pairing_code()?)
+    }
+
+    async fn devices(&self, _: DevicesMsg) -> Answer<DeviceList> {
+        Ok(self.runtime.device_list().await?)
+    }
+
+    async fn device_revoke(&self, request: DeviceRevokeMsg) -> Answer<Accepted> {
+        let by = LOCAL_PERSON.to_owned();
+        let seq = self.runtime.revoke_device(request.id, by).await?;
+        Ok(Accepted { seq })
     }
 }

@@ -17,7 +17,7 @@ use crate::workers::{self, CommandEvents, tokens};
 const MAX_WORKER_ID: usize = 256;
 
 impl Runtime {
-    pub(super) fn list_workers(&self) -> WorkerList {
+    pub(crate) fn list_workers(&self) -> WorkerList {
         let workers = self.workers.hub.workers().into_iter();
         WorkerList {
             workers: workers
@@ -42,7 +42,16 @@ impl Runtime {
     }
 
     pub(super) fn exec(&self, request: ExecMsg) -> impl Stream<Item = Answer<CommandEvent>> + Send {
-        followed(self.workers.exec(request))
+        followed(async move {
+            let Some(session) = request.session else {
+                return self.workers.exec(request).await;
+            };
+            let (handle, finish) = match &request.attach {
+                Some(job) => self.attach_in_session(session, job).await?,
+                None => self.start_in_session(session, request.into()).await?,
+            };
+            Ok(self.workers.follow(handle, Some(finish)))
+        })
     }
 
     pub(super) fn shell(
@@ -52,7 +61,7 @@ impl Runtime {
         followed(self.workers.shell(request))
     }
 
-    pub(super) async fn list_jobs(&self, worker: &str) -> Result<JobList, Refusal> {
+    pub(crate) async fn list_jobs(&self, worker: &str) -> Result<JobList, Refusal> {
         let jobs = self.workers.hub.jobs(worker).await?;
         Ok(JobList {
             jobs: jobs

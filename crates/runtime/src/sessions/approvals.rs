@@ -2,10 +2,15 @@
 
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use crate::journal::{Entry, Kind};
+use crate::policy::{self, Rule};
 use crate::refusal::Refusal;
 use crate::store::{StoreError, WriteTx};
+
+/// Who answers for a rule.
+pub const BY_POLICY: &str = "policy";
 
 /// What somebody is asked to approve. All of it is what an approval is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,10 +27,49 @@ pub struct Action {
 
 impl Action {
     /// The same for equal actions and no others: the parts are kept apart by their lengths.
-    fn key(&self) -> String {
-        [&self.action, &self.command, &self.cwd, &self.worker]
-            .map(|part| format!("{}:{part}", part.len()))
-            .concat()
+    pub fn hash(&self) -> String {
+        let mut hash = Sha256::new();
+        for part in [&self.action, &self.command, &self.cwd, &self.worker] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part.as_bytes());
+        }
+        hash.finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+}
+
+/// What the answer "always" would write into `[policy]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProposedRules {
+    /// Inline tables with commas between; empty when no rule can say it.
+    pub toml: String,
+    /// The rule that they have to stand before to be reached; empty is the end.
+    pub before: String,
+}
+
+impl ProposedRules {
+    /// What is proposed for a request that asks.
+    pub fn of(rules: &[Rule], request: &policy::Request<'_>) -> Self {
+        let Some(proposal) = policy::propose(rules, request) else {
+            return Self::default();
+        };
+        let shown: Vec<String> = proposal.rules.iter().map(Rule::to_toml).collect();
+        let before = proposal.before.and_then(|index| rules.get(index));
+        Self {
+            toml: shown.join(",\n"),
+            before: before.map(Rule::to_toml).unwrap_or_default(),
+        }
+    }
+
+    /// Where they would stand, in words.
+    pub fn place(&self) -> String {
+        match (self.toml.as_str(), self.before.as_str()) {
+            ("", _) => String::new(),
+            (_, "") => "at the end of [policy] rules".to_owned(),
+            (_, before) => format!("in [policy] rules, before {before}"),
+        }
     }
 }
 
@@ -36,6 +80,8 @@ pub enum Scope {
     Once,
     /// The same action again in this session.
     Session,
+    /// Whatever the rule says that was written.
+    Rule,
 }
 
 impl Scope {
@@ -44,6 +90,7 @@ impl Scope {
         match self {
             Self::Once => "once",
             Self::Session => "session",
+            Self::Rule => "rule",
         }
     }
 }
@@ -61,13 +108,16 @@ pub struct Approval {
     pub key: String,
     /// What it is for.
     pub action: Action,
-    /// Why the agent wants it.
+    /// Why it is asked about.
     pub reason: String,
+    /// What the answer "always" would write.
+    pub proposed: ProposedRules,
     /// Microseconds since 1970.
     pub at: i64,
 }
 
-const COLUMNS: &str = "id, session, turn, key, action, command, cwd, worker, reason, at";
+const COLUMNS: &str =
+    "id, session, turn, key, action, command, cwd, worker, reason, at, rule, rule_before";
 
 impl Approval {
     fn from_sql(row: &SqlRow<'_>) -> rusqlite::Result<Self> {
@@ -84,6 +134,10 @@ impl Approval {
             },
             reason: row.get(8)?,
             at: row.get(9)?,
+            proposed: ProposedRules {
+                toml: row.get(10)?,
+                before: row.get(11)?,
+            },
         })
     }
 }
@@ -108,8 +162,9 @@ pub fn request(
     key: &str,
     action: &Action,
     reason: &str,
+    proposed: &ProposedRules,
 ) -> Result<Requested, StoreError> {
-    let bound_to = action.key();
+    let bound_to = action.hash();
     let granted: Option<Option<String>> = tx
         .sql()
         .prepare_cached(
@@ -124,6 +179,7 @@ pub fn request(
         "cwd": action.cwd,
         "worker": action.worker,
         "reason": reason,
+        "hash": bound_to,
     });
     if let Some(by) = granted {
         let by = by.unwrap_or_default();
@@ -137,8 +193,9 @@ pub fn request(
     tx.sql()
         .prepare_cached(
             "INSERT INTO approvals
-                 (session, turn, key, action, command, cwd, worker, reason, bound_to, at, state)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')",
+                 (session, turn, key, action, command, cwd, worker, reason, bound_to, at, rule,
+                  rule_before, state)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')",
         )?
         .execute((
             session.cast_signed(),
@@ -151,11 +208,37 @@ pub fn request(
             reason,
             bound_to,
             now,
+            &proposed.toml,
+            &proposed.before,
         ))?;
     let id = tx.sql().last_insert_rowid().cast_unsigned();
     data["approval"] = id.into();
+    data["rule"] = proposed.toml.as_str().into();
+    data["rule_place"] = proposed.place().into();
     tx.append(Entry::new(Kind::ApprovalRequested, &data).in_turn(session, turn))?;
     Ok(Requested::Pending(id))
+}
+
+/// The row of an action that a rule decided, so that nobody was asked.
+pub fn decided_by_rule(
+    session: u64,
+    turn: u64,
+    action: &Action,
+    approved: bool,
+    why: &str,
+) -> Entry {
+    let data = json!({
+        "action": action.action,
+        "command": action.command,
+        "cwd": action.cwd,
+        "worker": action.worker,
+        "approved": approved,
+        "scope": "rule",
+        "reason": why,
+        "by": BY_POLICY,
+        "hash": action.hash(),
+    });
+    Entry::new(Kind::ApprovalAnswered, &data).in_turn(session, turn)
 }
 
 /// Every approval that waits, oldest first.
@@ -165,6 +248,32 @@ pub fn pending(connection: &Connection) -> Result<Vec<Approval>, StoreError> {
     ))?;
     let rows = statement.query_map([], Approval::from_sql)?;
     Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The approval of that number, if it still waits.
+pub fn waiting(connection: &Connection, id: u64) -> Result<Approval, Refusal> {
+    let found = connection
+        .prepare_cached(&format!(
+            "SELECT {COLUMNS}, state, by FROM approvals WHERE id = ?"
+        ))?
+        .query_row([id.cast_signed()], |row| {
+            Ok((
+                Approval::from_sql(row)?,
+                row.get::<_, String>(12)?,
+                row.get::<_, Option<String>>(13)?,
+            ))
+        })
+        .optional()?;
+    match found {
+        Some((approval, state, _)) if state == "pending" => Ok(approval),
+        Some((_, state, by)) => {
+            let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
+            Err(Refusal::Conflict(format!(
+                "approval {id} is {state}{by} already"
+            )))
+        }
+        None => Err(Refusal::NotFound(format!("approval {id} not found"))),
+    }
 }
 
 /// A person's answer.
@@ -178,6 +287,8 @@ pub struct Decision {
     pub note: String,
     /// Who answered.
     pub by: String,
+    /// With [`Scope::Rule`]: what was written.
+    pub rule: String,
 }
 
 /// Answers an approval. The first answer wins.
@@ -186,29 +297,7 @@ pub fn answer(
     id: u64,
     decision: &Decision,
 ) -> Result<(Approval, u64), Refusal> {
-    let found = tx
-        .sql()
-        .prepare_cached(&format!(
-            "SELECT {COLUMNS}, state, by FROM approvals WHERE id = ?"
-        ))?
-        .query_row([id.cast_signed()], |row| {
-            Ok((
-                Approval::from_sql(row)?,
-                row.get::<_, String>(10)?,
-                row.get::<_, Option<String>>(11)?,
-            ))
-        })
-        .optional()?;
-    let approval = match found {
-        Some((approval, state, _)) if state == "pending" => approval,
-        Some((_, state, by)) => {
-            let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
-            return Err(Refusal::Conflict(format!(
-                "approval {id} is {state}{by} already"
-            )));
-        }
-        None => return Err(Refusal::NotFound(format!("approval {id} not found"))),
-    };
+    let approval = waiting(tx.sql(), id)?;
     let state = if decision.approved {
         "approved"
     } else {
@@ -223,16 +312,36 @@ pub fn answer(
             &decision.by,
             id.cast_signed(),
         ))?;
-    let data = json!({
+    let mut data = json!({
         "approval": id,
         "approved": decision.approved,
         "scope": decision.scope.as_str(),
         "reason": decision.note,
         "by": decision.by,
     });
+    if decision.scope == Scope::Rule {
+        data["rule"] = decision.rule.as_str().into();
+    }
     let entry = Entry::new(Kind::ApprovalAnswered, &data).in_turn(approval.session, approval.turn);
     let seq = tx.append(entry)?;
     Ok((approval, seq))
+}
+
+/// Withdraws one that nobody waits for any more; one that is answered stays so.
+pub fn withdraw_one(tx: &mut WriteTx<'_>, id: u64) -> Result<(), StoreError> {
+    let found: Option<(i64, i64)> = tx
+        .sql()
+        .prepare_cached("SELECT session, turn FROM approvals WHERE id = ? AND state = 'pending'")?
+        .query_row([id.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    if let Some((session, turn)) = found {
+        tx.sql()
+            .prepare_cached("UPDATE approvals SET state = 'withdrawn' WHERE id = ?")?
+            .execute([id.cast_signed()])?;
+        let entry = Entry::new(Kind::ApprovalWithdrawn, &json!({ "approval": id }));
+        tx.append(entry.in_turn(session.cast_unsigned(), turn.cast_unsigned()))?;
+    }
+    Ok(())
 }
 
 /// Withdraws what a turn still waits for, because it is over.

@@ -95,6 +95,23 @@ pub fn answer(
     Ok((ask, outcome))
 }
 
+/// Withdraws one that nobody waits for any more; one that is answered stays so.
+pub fn withdraw_one(tx: &mut WriteTx<'_>, id: u64) -> Result<(), StoreError> {
+    let found: Option<(i64, i64)> = tx
+        .sql()
+        .prepare_cached("SELECT session, turn FROM asks WHERE id = ? AND state = 'pending'")?
+        .query_row([id.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    if let Some((session, turn)) = found {
+        tx.sql()
+            .prepare_cached("UPDATE asks SET state = 'withdrawn' WHERE id = ?")?
+            .execute([id.cast_signed()])?;
+        let entry = Entry::new(Kind::AskWithdrawn, &json!({ "ask": id }));
+        tx.append(entry.in_turn(session.cast_unsigned(), turn.cast_unsigned()))?;
+    }
+    Ok(())
+}
+
 /// Withdraws what a turn still asks, because it is over.
 pub fn withdraw(tx: &mut WriteTx<'_>, turn: u64) -> Result<(), StoreError> {
     let pending: Vec<(i64, i64)> = tx

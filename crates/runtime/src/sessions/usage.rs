@@ -34,6 +34,33 @@ pub fn add(
     Ok(())
 }
 
+/// Books what was used while no turn was running, under today and a number of its own below zero.
+pub fn add_outside(
+    tx: &mut WriteTx<'_>,
+    session: u64,
+    agent: &str,
+    usage: &TokenUsage,
+) -> Result<(), StoreError> {
+    let lowest: Option<i64> = tx
+        .sql()
+        .query_row("SELECT min(turn) FROM usage", [], |row| row.get(0))?;
+    let number = lowest.unwrap_or(0).min(0).saturating_sub(1);
+    add(tx, number.cast_unsigned(), session, agent, usage)
+}
+
+/// What a turn that was cut off had used by its last word about it.
+pub fn last_said(connection: &Connection, turn: u64) -> Result<TokenUsage, StoreError> {
+    let data: Option<String> = connection
+        .prepare_cached(
+            "SELECT data FROM journal WHERE turn = ? AND kind = 'usage' ORDER BY seq DESC LIMIT 1",
+        )?
+        .query_row([turn.cast_signed()], |row| row.get(0))
+        .optional()?;
+    Ok(data
+        .and_then(|data| serde_json::from_str(&data).ok())
+        .unwrap_or_default())
+}
+
 /// The day, in UTC, that a time in microseconds falls on.
 pub fn day_of(now: i64) -> String {
     jiff::Timestamp::from_microsecond(now)

@@ -8,6 +8,8 @@ const STEPS: &[&str] = &[
     include_str!("schema_1.sql"),
     include_str!("../cron/schema.sql"),
     include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+    include_str!("../channel/schema.sql"),
 ];
 
 /// Brings the database to the newest format.

@@ -20,6 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
 
 use crate::journal::{Entry, Tail};
 use readers::Readers;
@@ -125,6 +126,24 @@ impl Db {
             .await
             .map_err(|_| StoreError::Closed)?;
         Ok(Appending(answer))
+    }
+
+    /// Hands one row to the writer from where nothing can wait. When the queue is full, a task of
+    /// `waiting` does; else rows become rows in the order of the calls.
+    pub(crate) fn append_in_order(&self, entry: Entry, waiting: &TaskTracker) -> Appending {
+        let (reply, answer) = oneshot::channel();
+        let job = Job::Append {
+            entries: vec![entry],
+            reply,
+        };
+        if let Err(mpsc::error::TrySendError::Full(job)) = self.jobs.try_send(job) {
+            let jobs = self.jobs.clone();
+            waiting.spawn(async move {
+                // A closed queue drops the reply, which tells whoever waits.
+                let _ = jobs.send(job).await;
+            });
+        }
+        Appending(answer)
     }
 
     /// Runs `query` on a read-only snapshot.

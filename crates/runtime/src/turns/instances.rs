@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use super::TurnObserver;
 use crate::config::{AgentConfig, AgentKind, AgentProgram, BuiltinAgent, Config};
 use crate::home::Home;
+use crate::models::{self, AgentDoor};
 use crate::refusal::Refusal;
 use crate::sessions::Session;
 
@@ -29,6 +30,7 @@ struct Inner {
     home: Home,
     program: PathBuf,
     base_env: BTreeMap<String, String>,
+    door: AgentDoor,
     /// The workspace of each instance that was opened. Held for look-ups only.
     workspaces: Mutex<BTreeMap<AgentId, PathBuf>>,
 }
@@ -53,6 +55,7 @@ impl Instances {
         home: Home,
         program: PathBuf,
         base_env: BTreeMap<String, String>,
+        door: AgentDoor,
     ) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -61,6 +64,7 @@ impl Instances {
                 home,
                 program,
                 base_env,
+                door,
                 workspaces: Mutex::default(),
             }),
         }
@@ -73,12 +77,17 @@ impl Instances {
 
     /// Whether an agent of that name can be started.
     pub(crate) fn knows(&self, agent: &str) -> bool {
-        self.config().agents.get(agent).is_some_and(is_ready)
+        let config = self.config();
+        let agent = config.agents.get(agent);
+        agent.is_some_and(|agent| is_ready(&config, agent))
     }
 
     /// The agent that a client gets when it names none.
     pub(crate) fn default_agent(&self) -> &'static str {
-        "shell"
+        match self.knows("coder") {
+            true => "coder",
+            false => "shell",
+        }
     }
 
     /// The folder of a session that brought none of its own.
@@ -116,6 +125,28 @@ impl Instances {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The names by which instances reach the daemon; a request with another `Host` is no agent's.
+    pub(crate) fn hosts(&self) -> Vec<String> {
+        let own = self.inner.door.url().parse::<axum::http::Uri>().ok();
+        let own = own.and_then(|url| Some(url.host()?.trim_matches(['[', ']']).to_owned()));
+        let loopback = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+        loopback.into_iter().chain(own).collect()
+    }
+
+    /// The instance that a key was made for, while its process runs.
+    pub(crate) fn owner_of(&self, key: &str) -> Option<AgentId> {
+        let instance = self.inner.door.owner(key)?;
+        self.find(instance.as_str())?.status().pid?;
+        Some(instance)
+    }
+
+    /// Whether it is the built-in agent that runs a person's own lines.
+    pub(crate) fn is_shell(&self, instance: &AgentId) -> bool {
+        let config = self.config();
+        let agent = config.agents.get(agent_of(instance));
+        agent.is_some_and(|it| it.program == AgentProgram::Builtin(BuiltinAgent::Shell))
+    }
+
     /// An instance that has been opened.
     pub(crate) fn find(&self, agent_id: &str) -> Option<InstanceHandle> {
         self.inner.supervisor.get(&AgentId::from(agent_id))
@@ -123,16 +154,18 @@ impl Instances {
 
     /// Ends an instance's process for good.
     pub(crate) async fn retire(&self, agent_id: &str) {
+        self.inner.door.forget(&agent_id.into());
         self.inner.supervisor.close(&agent_id.into(), "user").await;
     }
 
     /// Every configured agent, and its instances.
     pub(crate) fn list(&self) -> Vec<AgentListing> {
         let open = self.inner.supervisor.list();
-        self.config()
+        let config = self.config();
+        config
             .agents
             .iter()
-            .filter(|(_, agent)| is_ready(agent))
+            .filter(|(_, agent)| is_ready(&config, agent))
             .map(|(name, agent)| AgentListing {
                 name: name.clone(),
                 kind: match (&agent.program, agent.kind) {
@@ -162,7 +195,8 @@ impl Instances {
             ) else {
                 continue;
             };
-            let changes = changed_keys(&init_config(before), &init_config(after));
+            let told = |config, agent| self.init_config(config, agent, &agent_id);
+            let changes = changed_keys(&told(old, before), &told(new, after));
             if !changes.is_empty() {
                 handle.config_update(changes, "user").await;
             }
@@ -187,7 +221,7 @@ impl Instances {
         let agent = config
             .agents
             .get(&session.agent)
-            .filter(|agent| is_ready(agent))
+            .filter(|agent| is_ready(&config, agent))
             .ok_or_else(|| {
                 Refusal::NotFound(format!(
                     "agent {:?} is no longer configured; see `quintet agents`",
@@ -219,7 +253,7 @@ impl Instances {
             env,
             instance_dir: self.dir(agent_id.as_str()),
             workspace,
-            config: init_config(agent),
+            config: self.init_config(&self.config(), agent, agent_id),
             limits: ProcessLimits {
                 memory_max: agent.memory_max.map(|size| size.bytes()),
                 open_files: agent.files_max.map(u64::from),
@@ -231,6 +265,30 @@ impl Instances {
                 ..Timings::default()
             },
         }
+    }
+
+    /// What an instance is told of its configuration; no secret but its own key.
+    fn init_config(
+        &self,
+        config: &Config,
+        agent: &AgentConfig,
+        agent_id: &AgentId,
+    ) -> Map<String, Value> {
+        let mut told = Map::new();
+        let model = agent
+            .model
+            .clone()
+            .or_else(|| models::default_model(config));
+        if let Some(model) = model {
+            told.insert("model".into(), model.into());
+        }
+        if !agent.prompt.is_empty() {
+            told.insert("prompt".into(), agent.prompt.clone().into());
+        }
+        let skills = self.inner.home.skills_dir().display().to_string();
+        told.insert("skills_dir".into(), skills.into());
+        self.inner.door.tell(agent_id, &mut told);
+        told
     }
 
     fn command(&self, agent: &AgentConfig) -> Vec<String> {
@@ -252,29 +310,17 @@ impl Instances {
     }
 }
 
-/// Whether this version can run the agent.
-fn is_ready(agent: &AgentConfig) -> bool {
-    agent.program != AgentProgram::Builtin(BuiltinAgent::Coder)
+/// Whether the agent can be run: one that needs a model needs a provider.
+fn is_ready(config: &Config, agent: &AgentConfig) -> bool {
+    agent.program != AgentProgram::Builtin(BuiltinAgent::Coder) || models::is_set(config)
 }
 
 /// The agent's name in an instance's id.
-fn agent_of(agent_id: &AgentId) -> &str {
+pub(crate) fn agent_of(agent_id: &AgentId) -> &str {
     agent_id
         .as_str()
         .rsplit_once('-')
         .map_or(agent_id.as_str(), |(name, _)| name)
-}
-
-/// What an agent is told of its configuration; never a secret.
-fn init_config(agent: &AgentConfig) -> Map<String, Value> {
-    let mut config = Map::new();
-    if let Some(model) = &agent.model {
-        config.insert("model".into(), model.clone().into());
-    }
-    if !agent.prompt.is_empty() {
-        config.insert("prompt".into(), agent.prompt.clone().into());
-    }
-    config
 }
 
 /// The keys whose values differ, with the new ones; null for a key that is gone.
@@ -293,6 +339,7 @@ fn changed_keys(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<Strin
 fn needs_new_process(old: &AgentConfig, new: &AgentConfig) -> bool {
     let without_told = |agent: &AgentConfig| AgentConfig {
         model: None,
+        fallback: Vec::new(),
         prompt: String::new(),
         description: String::new(),
         budget: Default::default(),

@@ -28,8 +28,9 @@ use crate::sessions::approvals::Decision;
 use crate::sessions::messages::{self, Message, Purpose, TurnOutcome};
 use crate::sessions::{self, Session, approvals, asks, compactions, usage};
 use crate::store::{Db, StoreError};
+use crate::tools::{Answer, Answers};
 
-pub(crate) use instances::Instances;
+pub(crate) use instances::{Instances, agent_of};
 pub(crate) use observer::{OpenTurns, Turn, TurnObserver};
 pub(crate) use recorder::Recorder;
 
@@ -46,6 +47,7 @@ struct Inner {
     db: Db,
     instances: Instances,
     turns: Arc<OpenTurns>,
+    answers: Answers,
     /// Sessions that have a task, and whether it has to look again before it ends.
     awake: Mutex<HashMap<u64, LookAgain>>,
     tasks: TaskTracker,
@@ -72,12 +74,23 @@ impl Coordinator {
                 db,
                 instances,
                 turns,
+                answers: Answers::default(),
                 awake: Mutex::default(),
                 tasks: TaskTracker::new(),
                 stopping: CancellationToken::new(),
                 metrics,
             }),
         }
+    }
+
+    /// What people answer to calls of tools.
+    pub(crate) fn answers(&self) -> &Answers {
+        &self.inner.answers
+    }
+
+    /// The turn that an instance works on.
+    pub(crate) fn turn_of(&self, agent_id: &str) -> Option<Arc<Turn>> {
+        self.inner.turns.of_agent(&agent_id.into())
     }
 
     /// The agents' processes.
@@ -92,7 +105,10 @@ impl Coordinator {
             .db
             .write(|tx| -> Result<Vec<u64>, StoreError> {
                 for turn in messages::all_running(tx.sql())? {
-                    let outcome = TurnOutcome::failed(INTERRUPTED, 500, true);
+                    let outcome = TurnOutcome {
+                        usage: usage::last_said(tx.sql(), turn)?,
+                        ..TurnOutcome::failed(INTERRUPTED, 500, true)
+                    };
                     messages::end(tx, turn, &outcome)?;
                 }
                 messages::sessions_with_waiting(tx.sql())
@@ -209,7 +225,10 @@ impl Coordinator {
             .db
             .write(move |tx| asks::answer(tx, session, ask, &content, &by))
             .await?;
-        if let Some(turn) = self.inner.turns.of_session(session) {
+        let unclaimed = self.inner.answers.give(&ask.key, Answer::Ask(outcome));
+        if let (Err(Answer::Ask(outcome)), Some(turn)) =
+            (unclaimed, self.inner.turns.of_session(session))
+        {
             turn.handle.answer_ask(ask.key, outcome).await;
         }
         Ok(())
@@ -223,6 +242,10 @@ impl Coordinator {
             .db
             .write(move |tx| approvals::answer(tx, approval, &kept))
             .await?;
+        let answer = Answer::Decision(decision.clone());
+        if self.inner.answers.give(&approval.key, answer).is_ok() {
+            return Ok(seq);
+        }
         if let Some(turn) = self.inner.turns.of_session(approval.session) {
             turn.handle
                 .answer_approval(ApprovalResult {
@@ -326,7 +349,7 @@ impl Coordinator {
                         let end = turn.run(inbound(&session, &message)).await;
                         let closed = turn.close().await;
                         self.inner.turns.remove(&session.agent_id());
-                        self.end(id, outcome(end, closed.used)).await;
+                        self.end(id, closed.outcome(end)).await;
                     }
                     Purpose::Compaction => self.compact(&session, &message, &turn).await,
                 }
@@ -350,7 +373,7 @@ impl Coordinator {
         let before = turn.handle.state().await;
         let end = turn.run(inbound(session, message)).await;
         let closed = turn.close().await;
-        let mut outcome = outcome(end, closed.used);
+        let mut outcome = closed.outcome(end);
         self.inner.turns.remove(&session.agent_id());
         let (id, number) = (message.id, session.id);
         let text = self

@@ -9,13 +9,17 @@ use quintet_agent::{
 };
 use rust_decimal::Decimal;
 use serde_json::json;
-use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Recorder;
+use crate::config::Config;
 use crate::journal::{Entry, Kind};
-use crate::sessions::approvals::{self, Action, Requested};
+use crate::models::larger;
+use crate::policy::{self, Because, Isolation, Subject};
+use crate::sessions::approvals::{self, Action, ProposedRules, Requested};
 use crate::sessions::asks;
+use crate::sessions::messages::TurnOutcome;
 use crate::store::{Appending, Db, StoreError};
 
 /// Batches of one turn that may be on their way to the disk while the agent is read on. Clients are
@@ -39,12 +43,25 @@ pub(crate) struct Gate {
     open: bool,
     recorder: Recorder,
     /// What the agent said that the turn has used so far.
-    pub(crate) used: TokenUsage,
+    used: TokenUsage,
+    /// What the gateway metered of the turn's model calls.
+    metered: TokenUsage,
     /// Rows that are on their way to the disk, oldest first.
     in_flight: VecDeque<Appending>,
 }
 
 impl Gate {
+    /// How the turn ended, with everything that it used.
+    pub(super) fn outcome(&self, end: TurnEnd) -> TurnOutcome {
+        let mut outcome = super::outcome(end, self.used);
+        outcome.usage = larger(&outcome.usage, &self.metered);
+        outcome
+    }
+
+    fn spent(&self) -> Decimal {
+        self.used.cost.max(self.metered.cost)
+    }
+
     /// Sends rows to the disk without waiting for them, unless too many batches are on their way.
     async fn append(&mut self, db: &Db, rows: Vec<Entry>) -> Result<(), StoreError> {
         if rows.is_empty() {
@@ -84,6 +101,7 @@ impl Turn {
                 open: true,
                 recorder: Recorder::new(session, id),
                 used: TokenUsage::default(),
+                metered: TokenUsage::default(),
                 in_flight: VecDeque::new(),
             }),
             cancelled: CancellationToken::new(),
@@ -122,6 +140,25 @@ impl Turn {
                 self.handle.steer(content).await
             }
         }
+    }
+
+    /// Waits until it is over.
+    pub(crate) async fn over(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Writes a row of the turn; of its session when the turn is over.
+    pub(crate) async fn note(&self, db: &Db, entry: Entry) -> Result<(), StoreError> {
+        let mut gate = self.gate.lock().await;
+        if !gate.open {
+            return db
+                .append(vec![entry.in_session(self.session)])
+                .await
+                .map(drop);
+        }
+        gate.append(db, vec![entry.in_turn(self.session, self.id)])
+            .await?;
+        gate.settle().await
     }
 
     /// Lets no further row of the turn through; what was being written is written first.
@@ -163,7 +200,56 @@ impl OpenTurns {
         self.lock().len()
     }
 
-    fn of_agent(&self, agent: &AgentId) -> Option<Arc<Turn>> {
+    /// What the turn of an instance has cost so far.
+    pub(crate) async fn spent_by(&self, agent_id: &str) -> Decimal {
+        let turn = self.lock().get(agent_id).cloned();
+        match turn {
+            Some(turn) => turn.gate.lock().await.spent(),
+            None => Decimal::ZERO,
+        }
+    }
+
+    /// What the open turns of all instances of an agent have cost so far.
+    pub(crate) async fn spent_by_agent(&self, agent: &str) -> Decimal {
+        let turns: Vec<Arc<Turn>> = self
+            .lock()
+            .iter()
+            .filter(|(agent_id, _)| super::agent_of(&agent_id.as_str().into()) == agent)
+            .map(|(_, turn)| Arc::clone(turn))
+            .collect();
+        let mut sum = Decimal::ZERO;
+        for turn in turns {
+            sum = sum.saturating_add(turn.gate.lock().await.spent());
+        }
+        sum
+    }
+
+    /// Adds what a model call used to the turn that an instance works on; false when there is none.
+    pub(crate) async fn meter(
+        &self,
+        db: &Db,
+        agent: &AgentId,
+        used: &TokenUsage,
+        call: &serde_json::Value,
+    ) -> Result<bool, StoreError> {
+        let Some(turn) = self.of_agent(agent) else {
+            return Ok(false);
+        };
+        let mut gate = turn.gate.lock().await;
+        if !gate.open {
+            return Ok(false);
+        }
+        gate.metered.add(used);
+        let so_far = larger(&gate.used, &gate.metered);
+        let mut data = serde_json::to_value(so_far).unwrap_or_default();
+        data["call"] = call.clone();
+        let row = Entry::new(Kind::Usage, &data).in_turn(turn.session, turn.id);
+        gate.append(db, vec![row]).await?;
+        gate.settle().await?;
+        Ok(true)
+    }
+
+    pub(super) fn of_agent(&self, agent: &AgentId) -> Option<Arc<Turn>> {
         self.lock().get(agent.as_str()).cloned()
     }
 
@@ -176,11 +262,12 @@ impl OpenTurns {
 pub(crate) struct TurnObserver {
     db: Db,
     turns: Arc<OpenTurns>,
+    config: watch::Receiver<Arc<Config>>,
 }
 
 impl TurnObserver {
-    pub(crate) fn new(db: Db, turns: Arc<OpenTurns>) -> Self {
-        Self { db, turns }
+    pub(crate) fn new(db: Db, turns: Arc<OpenTurns>, config: watch::Receiver<Arc<Config>>) -> Self {
+        Self { db, turns, config }
     }
 
     async fn record(&self, agent: &AgentId, batch: Vec<InstanceEvent>) -> Result<(), StoreError> {
@@ -212,11 +299,12 @@ impl TurnObserver {
                 }
                 event @ InstanceEvent::ApprovalRequest { .. } => {
                     gate.append(&self.db, std::mem::take(&mut rows)).await?;
-                    self.request_approval(&turn, event).await?;
+                    self.request_approval(agent, &turn, event).await?;
                 }
                 InstanceEvent::Usage(used) => {
                     gate.used = used;
-                    rows.push(Entry::new(Kind::Usage, &used).in_turn(turn.session, turn.id));
+                    let so_far = larger(&used, &gate.metered);
+                    rows.push(Entry::new(Kind::Usage, &so_far).in_turn(turn.session, turn.id));
                     if turn
                         .allowance
                         .is_some_and(|allowance| used.cost >= allowance)
@@ -248,7 +336,12 @@ impl TurnObserver {
         Ok(())
     }
 
-    async fn request_approval(&self, turn: &Turn, event: InstanceEvent) -> Result<(), StoreError> {
+    async fn request_approval(
+        &self,
+        agent: &AgentId,
+        turn: &Turn,
+        event: InstanceEvent,
+    ) -> Result<(), StoreError> {
         let InstanceEvent::ApprovalRequest {
             request_id,
             action,
@@ -266,10 +359,33 @@ impl TurnObserver {
             worker: String::new(),
         };
         let (session, id, key) = (turn.session, turn.id, request_id.clone());
+        let rules = self.config.borrow().policy.rules.clone();
+        let asked = own_request(agent, session, &action);
+        let decision = policy::decide(&rules, &asked).decision;
+        let answer = match (&decision.because, decision.action) {
+            (Because::Rule(_), policy::Action::Allow) => Some(true),
+            (Because::Rule(_), policy::Action::Deny) => Some(false),
+            _ => None,
+        };
+        if let Some(approved) = answer {
+            let why = decision.explain(&rules);
+            let row = approvals::decided_by_rule(session, id, &action, approved, &why);
+            self.db.append(vec![row]).await?;
+            let result = ApprovalResult {
+                request_id,
+                approved,
+                reason: Some(why),
+                by: Some(approvals::BY_POLICY.into()),
+                scope: Some("rule".into()),
+            };
+            turn.handle.answer_approval(result).await;
+            return Ok(());
+        }
+        let proposed = ProposedRules::of(&rules, &asked);
         let reason = reason.unwrap_or_default();
         let requested = self
             .db
-            .write(move |tx| approvals::request(tx, session, id, &key, &action, &reason))
+            .write(move |tx| approvals::request(tx, session, id, &key, &action, &reason, &proposed))
             .await?;
         if let Requested::Granted { by } = requested {
             turn.handle
@@ -283,6 +399,26 @@ impl TurnObserver {
                 .await;
         }
         Ok(())
+    }
+}
+
+/// What an agent asks leave for by itself. Nothing is known of what would keep it in the
+/// workspace, so that where no rule matches a person is asked.
+fn own_request<'a>(agent: &'a AgentId, session: u64, action: &'a Action) -> policy::Request<'a> {
+    policy::Request {
+        tool: &action.action,
+        agent: super::agent_of(agent),
+        session,
+        worker: "",
+        subject: match action.command.as_str() {
+            "" => Subject::External { network: true },
+            line => Subject::Command {
+                line,
+                root: &action.cwd,
+                cwd: "",
+                isolation: Isolation::Open,
+            },
+        },
     }
 }
 

@@ -1,75 +1,83 @@
-//! What the hub tells becomes rows of the journal, in order.
+//! What the hub tells becomes rows of the journal, in order, before anybody hears of it.
 
 use std::sync::Arc;
 
-use quintet_sandbox::hub::{Direction, HubEvent, HubObserver};
+use quintet_sandbox::hub::{Direction, HubEvent, HubObserver, NotKept, Receipt};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::journal::{Entry, Kind};
 use crate::metrics::Metrics;
 use crate::store::Db;
 
-/// Rows that wait for the disk. The hub can't wait for it, so a row beyond that is lost, counted
-/// and logged.
-const WAITING: usize = 16 * 1024;
-
-/// Rows in one append.
-const BATCH: usize = 256;
-
-pub(super) fn start(db: Db, metrics: Arc<Metrics>) -> (AuditObserver, AuditWriter) {
-    let (sender, rows) = mpsc::channel(WAITING);
-    let observer = AuditObserver {
-        rows: sender,
-        metrics,
-    };
-    (observer, AuditWriter { rows, db })
-}
-
+/// Writes what happens on the hub. The store commits rows that come at once with one sync, so a
+/// busy hub pays for few of them.
 pub(super) struct AuditObserver {
-    rows: mpsc::Sender<Entry>,
+    db: Db,
     metrics: Arc<Metrics>,
+    /// Rows that found the store's queue full. As many as there are commands, shells, transfers and
+    /// connections at the most: each of them waits for its row before it makes another.
+    waiting: TaskTracker,
 }
 
-impl HubObserver for AuditObserver {
-    fn observe(&self, event: &HubEvent) {
-        if let HubEvent::CommandStarted { .. } = event {
-            self.metrics.worker_commands.inc();
-        }
-        let (kind, data) = row(event);
-        if let Err(error) = self.rows.try_send(Entry::new(kind, &data)) {
-            self.metrics.audit_lost.inc();
-            tracing::error!(%error, ?event, "a row of the workers' audit is lost");
+impl AuditObserver {
+    pub(super) fn new(db: Db, metrics: Arc<Metrics>, waiting: TaskTracker) -> Self {
+        Self {
+            db,
+            metrics,
+            waiting,
         }
     }
 }
 
-pub(super) struct AuditWriter {
-    rows: mpsc::Receiver<Entry>,
-    db: Db,
-}
-
-impl AuditWriter {
-    /// Writes until `stop`, then what is left.
-    pub(super) async fn run(mut self, stop: CancellationToken) {
-        let mut batch = Vec::with_capacity(BATCH);
-        loop {
-            tokio::select! {
-                _ = self.rows.recv_many(&mut batch, BATCH) => {}
-                () = stop.cancelled() => {
-                    self.rows.close();
-                    if self.rows.recv_many(&mut batch, BATCH).await == 0 {
-                        return;
-                    }
+impl HubObserver for AuditObserver {
+    fn observe(&self, event: HubEvent) -> Receipt {
+        self.count(&event);
+        let (kind, data) = row(&event);
+        let appending = self
+            .db
+            .append_in_order(Entry::new(kind, &data), &self.waiting);
+        let metrics = self.metrics.clone();
+        Receipt::when(async move {
+            match appending.durable().await {
+                Ok(_) => Ok(()),
+                Err(error) => {
+                    metrics.audit_lost.inc();
+                    tracing::error!(%error, ?event, "a row of the workers' audit is lost");
+                    Err(NotKept(error.to_string()))
                 }
             }
-            if batch.is_empty() {
-                return;
+        })
+    }
+}
+
+impl AuditObserver {
+    fn count(&self, event: &HubEvent) {
+        match event {
+            HubEvent::CommandStarted { .. } => {
+                self.metrics.worker_commands.inc();
             }
-            if let Err(error) = self.db.append(std::mem::take(&mut batch)).await {
-                tracing::error!(%error, "the workers' audit can't be written");
+            HubEvent::ShellStarted { .. } => {
+                self.metrics.worker_shells.inc();
             }
+            HubEvent::TransferEnded {
+                direction, bytes, ..
+            } => {
+                let counter = match direction {
+                    Direction::Upload => &self.metrics.worker_bytes_up,
+                    Direction::Download => &self.metrics.worker_bytes_down,
+                };
+                counter.inc_by(*bytes);
+            }
+            HubEvent::WorkerRefused { .. } => {
+                self.metrics.workers_refused.inc();
+            }
+            HubEvent::WorkerOnline(_)
+            | HubEvent::WorkerStale { .. }
+            | HubEvent::WorkerOffline { .. }
+            | HubEvent::CommandEnded { .. }
+            | HubEvent::ShellEnded { .. }
+            | HubEvent::TransferStarted { .. } => {}
         }
     }
 }

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, Limits, Network};
 use quintet_sandbox::proto::{Pulse, Token};
@@ -15,6 +16,7 @@ use quintet_sandbox::worker::{StartError, Worker, WorkerConfig};
 
 use crate::config::SandboxConfig;
 use crate::home::Home;
+use crate::workspaces::WorkspaceCopies;
 
 /// Its name.
 pub(crate) const LOCAL: &str = "local";
@@ -103,6 +105,8 @@ pub(crate) async fn start(
         write: Vec::new(),
         limits: Limits::default(),
     });
+    let copies = WorkspaceCopies::of(&worker, folder.join("copies")).map_err(StartError::Tls)?;
+    worker.mirrors = Some(Arc::new(copies));
     Ok(Worker::start(worker).await?)
 }
 

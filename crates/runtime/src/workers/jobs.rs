@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Workers;
 use crate::refusal::Refusal;
+use crate::workspaces::{CommandEnd, Finish};
 
 /// Events that wait for their client; the command waits beyond that.
 const WAITING: usize = 16;
@@ -129,7 +130,7 @@ impl Drop for Entered {
 }
 
 impl Workers {
-    /// Runs a command, or attaches to one.
+    /// Runs a command outside of any workspace, or attaches to one.
     pub(crate) async fn exec(&self, request: ExecMsg) -> Result<CommandEvents, Refusal> {
         let handle = match &request.attach {
             Some(job) => {
@@ -146,17 +147,23 @@ impl Workers {
                     env: request.env.into_iter().collect(),
                     timeout: request.timeout_ms.map(Duration::from_millis),
                     stdin: request.stdin,
+                    mirror: None,
                 };
                 self.hub.exec(&request.worker, exec).await?
             }
         };
+        Ok(self.follow(handle, None))
+    }
+
+    /// Runs for a client what was started; `finish` happens before its end is told.
+    pub(crate) fn follow(&self, handle: ExecHandle, finish: Option<Finish>) -> CommandEvents {
         let entered = self.jobs.enter(handle.id(), Input::Exec(handle.stdin()));
         let (events, client) = mpsc::channel(WAITING);
         let release = self.jobs.release.clone();
         self.jobs
             .tasks
-            .spawn(run_command(handle, entered, events, release));
-        Ok(client)
+            .spawn(run_command(handle, finish, entered, events, release));
+        client
     }
 
     /// Starts a shell, or attaches to one.
@@ -228,11 +235,25 @@ type Client = mpsc::Sender<Result<CommandEvent, Refusal>>;
 
 async fn run_command(
     mut handle: ExecHandle,
+    finish: Option<Finish>,
     entered: Entered,
     client: Client,
     release: CancellationToken,
 ) {
-    if client.send(Ok(started(handle.id()))).await.is_err() {
+    let started = match handle.recorded().await {
+        Ok(()) => {
+            let attached = handle.attached();
+            Ok(started(CommandStarted {
+                job: handle.id().to_owned(),
+                dropped_stdout: attached.map_or(0, |opened| opened.lost_stdout),
+                dropped_stderr: attached.map_or(0, |opened| opened.lost_stderr),
+                input: attached.map_or(0, |opened| opened.offset),
+            }))
+        }
+        Err(error) => Err(error.into()),
+    };
+    let failed = started.is_err();
+    if client.send(started).await.is_err() || failed {
         return;
     }
     let mut cancelled = false;
@@ -255,8 +276,22 @@ async fn run_command(
         let (event, last) = match next {
             Ok(ExecEvent::Stdout(bytes)) => (Ok(Event::Stdout(bytes.into())), false),
             Ok(ExecEvent::Stderr(bytes)) => (Ok(Event::Stderr(bytes.into())), false),
-            Ok(ExecEvent::Ended { outcome, duration }) => (Ok(ended(&outcome, duration)), true),
-            Err(error) => (Err(error), true),
+            // The worker gives up only what this daemon has taken and handed on.
+            Ok(ExecEvent::Dropped { stdout, stderr }) => {
+                tracing::warn!(job = handle.id(), stdout, stderr, "output was dropped");
+                continue;
+            }
+            Ok(ExecEvent::Ended { outcome, duration }) => {
+                let changes = match &finish {
+                    Some(finish) => finish.record(handle.mirrored(), &outcome, duration).await,
+                    None => Ok(None),
+                };
+                (
+                    changes.map(|changes| ended(&outcome, duration, changes)),
+                    true,
+                )
+            }
+            Err(error) => (Err(error.into()), true),
         };
         if deliver(&client, event, &release).await.is_err() && !last {
             if release.is_cancelled() {
@@ -277,7 +312,12 @@ async fn run_shell(
     release: CancellationToken,
 ) {
     let started_at = tokio::time::Instant::now();
-    let _ = client.send(Ok(started(handle.id()))).await;
+    let begun = started(CommandStarted {
+        job: handle.id().to_owned(),
+        dropped_stdout: handle.dropped(),
+        ..CommandStarted::default()
+    });
+    let _ = client.send(Ok(begun)).await;
     loop {
         let next = tokio::select! {
             biased;
@@ -289,8 +329,10 @@ async fn run_shell(
         };
         let (event, last) = match next {
             Ok(ShellEvent::Output(bytes)) => (Ok(Event::Stdout(bytes.into())), false),
-            Ok(ShellEvent::Ended(outcome)) => (Ok(ended(&outcome, started_at.elapsed())), true),
-            Err(error) => (Err(error), true),
+            Ok(ShellEvent::Ended(outcome)) => {
+                (Ok(ended(&outcome, started_at.elapsed(), None)), true)
+            }
+            Err(error) => (Err(error.into()), true),
         };
         let delivered = deliver(&client, event, &release).await;
         if last {
@@ -306,12 +348,10 @@ async fn run_shell(
 /// Gives an event to the client; fails when it is gone or the daemon stops.
 async fn deliver(
     client: &Client,
-    event: Result<Event, RequestError>,
+    event: Result<Event, Refusal>,
     release: &CancellationToken,
 ) -> Result<(), ()> {
-    let event = event
-        .map(|event| CommandEvent { event: Some(event) })
-        .map_err(Refusal::from);
+    let event = event.map(|event| CommandEvent { event: Some(event) });
     tokio::select! {
         biased;
         sent = client.send(event) => sent.map_err(drop),
@@ -328,15 +368,13 @@ async fn leave(detach: impl Future<Output = Result<String, RequestError>>) {
     }
 }
 
-fn started(job: &str) -> CommandEvent {
+fn started(started: CommandStarted) -> CommandEvent {
     CommandEvent {
-        event: Some(Event::Started(CommandStarted {
-            job: job.to_owned(),
-        })),
+        event: Some(Event::Started(started)),
     }
 }
 
-fn ended(outcome: &ExecOutcome, duration: Duration) -> Event {
+fn ended(outcome: &ExecOutcome, duration: Duration, changes: Option<CommandEnd>) -> Event {
     let outcome = match *outcome {
         ExecOutcome::Exited(code) => Outcome::Exited(code),
         ExecOutcome::Signaled(signal) => Outcome::Signalled(signal),
@@ -346,5 +384,6 @@ fn ended(outcome: &ExecOutcome, duration: Duration) -> Event {
     Event::Ended(CommandEnded {
         outcome: Some(outcome),
         duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+        changes: changes.map(Into::into),
     })
 }

@@ -13,9 +13,11 @@ mod jobs;
 pub(crate) mod tokens;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use quintet_sandbox::hub::{Hub, HubSettings, RequestError, WorkerStatus};
+use quintet_sandbox::isolate::Feature;
 use quintet_sandbox::proto::{Fingerprint, Liveness, Token};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -45,7 +47,8 @@ pub(crate) struct Workers {
     pub(crate) tasks: TaskTracker,
     audit: TaskTracker,
     stop: CancellationToken,
-    stop_audit: CancellationToken,
+    /// The built-in worker's commands can write wherever the daemon can.
+    local_is_unconfined: AtomicBool,
 }
 
 impl Workers {
@@ -57,17 +60,12 @@ impl Workers {
         builtin_token: Token,
     ) -> Self {
         let stop = CancellationToken::new();
-        let stop_audit = CancellationToken::new();
         let settings = HubSettings {
-            liveness: Liveness {
-                stale_after: config.stale_after,
-                check_every: config.stale_check,
-            },
+            liveness: liveness(config),
             ..HubSettings::default()
         };
-        let (observer, audit_writer) = audit::start(db.clone(), metrics.clone());
         let audit = TaskTracker::new();
-        audit.spawn(audit_writer.run(stop_audit.clone()));
+        let observer = audit::AuditObserver::new(db.clone(), metrics.clone(), audit.clone());
         let auth = tokens::TokenAuth::new(db.clone(), builtin_token.hash(LOCAL));
         Self {
             hub: Hub::new(settings, Arc::new(auth), Arc::new(observer), stop.clone()),
@@ -77,8 +75,27 @@ impl Workers {
             tasks: TaskTracker::new(),
             audit,
             stop,
-            stop_audit,
+            local_is_unconfined: AtomicBool::new(false),
         }
+    }
+
+    /// Notes what confines the built-in worker's commands.
+    pub(crate) fn local_starts_with(&self, features: &[Feature]) {
+        let confined = |it: &Feature| it.name == "landlock" && it.available;
+        let unconfined = !features.iter().any(confined);
+        self.local_is_unconfined
+            .store(unconfined, Ordering::Relaxed);
+    }
+
+    /// Whether the built-in worker's commands can write in a session's own folder: then they run
+    /// there, and no copy is needed.
+    pub(crate) fn local_is_unconfined(&self) -> bool {
+        self.local_is_unconfined.load(Ordering::Relaxed)
+    }
+
+    /// Takes over changed settings; a worker's own take effect at its next start.
+    pub(crate) fn configure(&self, config: &SandboxConfig) {
+        self.hub.set_liveness(liveness(config));
     }
 
     /// Workers that are online.
@@ -96,14 +113,13 @@ impl Workers {
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-        self.stop_audit.cancel();
         self.audit.close();
         self.audit.wait().await;
     }
 
     /// Waits, for a client that attaches, until its worker is there: after a restart of the
     /// daemon the client is often back first.
-    async fn arrived(&self, worker: &str) {
+    pub(crate) async fn arrived(&self, worker: &str) {
         let mut changes = self.hub.changes();
         let online = async {
             while self
@@ -121,6 +137,13 @@ impl Workers {
     }
 }
 
+fn liveness(config: &SandboxConfig) -> Liveness {
+    Liveness {
+        stale_after: config.stale_after,
+        check_every: config.stale_check,
+    }
+}
+
 impl From<RequestError> for Refusal {
     fn from(error: RequestError) -> Self {
         let text = error.to_string();
@@ -130,7 +153,9 @@ impl From<RequestError> for Refusal {
             RequestError::NeedsV2 { .. } | RequestError::Failed { .. } | RequestError::Local(_) => {
                 Self::Bad(text)
             }
-            RequestError::Lost { .. } | RequestError::NoAnswer { .. } => Self::Internal(text),
+            RequestError::Lost { .. }
+            | RequestError::NoAnswer { .. }
+            | RequestError::NotKept(_) => Self::Internal(text),
         }
     }
 }

@@ -10,6 +10,7 @@ A message that is not JSON is echoed. Commands:
   {"usage": COST}                 what the turn cost
   {"spend": COST}                 says what the turn has cost so far
   {"show": "state" | "config"}    says it as JSON
+  {"model": {...}}                asks the model through the gateway and says its text or error
   {"crash": CODE}                 ends the process
 """
 
@@ -18,6 +19,8 @@ import os
 import socket
 import struct
 import sys
+import urllib.error
+import urllib.request
 
 sock = socket.socket(socket.AF_UNIX)
 sock.connect(os.environ["QUINTET_IPC_SOCKET"])
@@ -60,6 +63,18 @@ def note(message):
         sys.exit(0)
     else:
         backlog.append(message)
+
+
+def ask_model(body):
+    request = urllib.request.Request(
+        config["ensemble_url"] + "/v1/messages", json.dumps(body).encode(),
+        {"x-api-key": config["ensemble_api_key"], "content-type": "application/json"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(request) as answer:
+            return "".join(block.get("text", "") for block in json.load(answer)["content"])
+    except urllib.error.HTTPError as error:
+        return f"{error.code}: " + json.load(error)["error"]["message"]
 
 
 def work(message, output):
@@ -122,6 +137,8 @@ def work(message, output):
             send({"type": "usage", "token_usage": usage})
         elif "show" in command:
             say(json.dumps({"state": state, "config": config}[command["show"]], sort_keys=True))
+        elif "model" in command:
+            say(ask_model(command["model"]))
         elif "crash" in command:
             sock.close()
             os._exit(command["crash"])

@@ -75,6 +75,7 @@ async fn an_approval_is_bound_to_the_action_and_lasts_as_long_as_was_said() {
             approved,
             reason: reason.into(),
             scope: scope.into(),
+            rule: String::new(),
         };
         other
             .answer_approval(answer.clone())

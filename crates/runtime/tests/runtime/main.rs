@@ -5,6 +5,7 @@ mod crons;
 mod cuts;
 mod harness;
 mod limits;
+mod models;
 mod sessions;
 mod settings;
 mod turns;

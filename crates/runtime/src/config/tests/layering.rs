@@ -34,7 +34,7 @@ fn defaults_are_those_of_the_contract() {
     assert_eq!(config.channel.code_ttl, Duration::from_secs(300));
     assert_eq!(
         config.providers.keys().collect::<Vec<_>>(),
-        ["anthropic", "openai"]
+        ["anthropic", "ollama", "openai", "openrouter"]
     );
     let anthropic = &config.providers["anthropic"];
     assert_eq!(anthropic.kind, ProviderKind::Anthropic);
@@ -199,6 +199,32 @@ fn a_provider_key_comes_from_the_file_or_from_the_variable_it_names() {
 }
 
 #[test]
+fn a_providers_address_may_come_from_the_variable_of_its_own_client() {
+    let address = |home: &Home, name: &str| home.load().providers[name].base_url.clone();
+    let home = Home::new()
+        .env("OLLAMA_HOST", "0.0.0.0:5000")
+        .env("OPENAI_BASE_URL", "http://lab:8000/v1/")
+        .env("ANTHROPIC_BASE_URL", "");
+    assert_eq!(address(&home, "ollama"), "http://127.0.0.1:5000");
+    assert_eq!(address(&home, "openai"), "http://lab:8000/v1");
+    assert_eq!(address(&home, "anthropic"), "https://api.anthropic.com");
+    home.write(
+        "config.toml",
+        "[providers.openai]\nbase_url = \"http://mine/v1\"\n",
+    );
+    assert_eq!(
+        address(&home, "openai"),
+        "http://mine/v1",
+        "the file is stronger"
+    );
+    assert_eq!(
+        address(&Home::new(), "ollama"),
+        "",
+        "nobody said where it is"
+    );
+}
+
+#[test]
 fn every_kind_of_value_is_read() {
     let config = Home::with_config(
         r#"
@@ -257,7 +283,9 @@ fn every_kind_of_value_is_read() {
             api_key: None,
             api_key_env: None,
             base_url: "http://localhost:11434/v1".to_owned(),
+            base_url_env: None,
             models: vec!["a".to_owned(), "b".to_owned()],
+            prices: Vec::new(),
         }
     );
     assert_eq!(
@@ -268,6 +296,7 @@ fn every_kind_of_value_is_read() {
             description: String::new(),
             prompt: String::new(),
             model: Some("m".to_owned()),
+            fallback: Vec::new(),
             cwd: Some("/srv".into()),
             env: [("TOKEN".to_owned(), Secret::from("t"))].into(),
             idle_timeout: Duration::from_millis(500),

@@ -1,0 +1,525 @@
+//! The tools of the daemon, used by an agent over MCP; the policy and a person in between.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::harness::{Begun, Machine, Running, within};
+
+/// A machine with the agent that uses tools, and more in its configuration.
+fn machine(more: &str) -> Machine {
+    let machine = Machine::fresh();
+    let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers");
+    let agent = peers.join("mcp_agent.py");
+    machine.configure(&format!(
+        "# kept\n[agents.hands]\ncommand = [\"python3\", {:?}]\n{more}\n",
+        agent.to_str().unwrap()
+    ));
+    machine
+}
+
+/// A folder of the person's that the session works in.
+fn space(machine: &Machine) -> PathBuf {
+    let space = machine.path().join("space");
+    std::fs::create_dir_all(&space).unwrap();
+    space
+}
+
+fn send(machine: &Machine, text: &str) -> Begun {
+    let space = space(machine);
+    machine.begins(&["send", "hands", text, "--cwd", space.to_str().unwrap()])
+}
+
+/// What a tool says.
+async fn call(machine: &Machine, tool: &str, arguments: Value) -> String {
+    let said = send(machine, &format!("call {tool} {arguments}"))
+        .ends()
+        .await
+        .succeeds();
+    said.trim_end().to_owned()
+}
+
+async fn data(machine: &Machine, tool: &str, arguments: Value) -> Value {
+    let said = send(machine, &format!("data {tool} {arguments}"))
+        .ends()
+        .await
+        .succeeds();
+    serde_json::from_str(&said).unwrap()
+}
+
+async fn online(machine: &Machine) {
+    let mut events =
+        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
+    loop {
+        let row: Value = serde_json::from_str(&events.line().await).unwrap();
+        if row["kind"] == "worker_online" {
+            return;
+        }
+    }
+}
+
+/// The one approval that waits, once it does.
+async fn asked(machine: &Machine) -> Value {
+    machine.sees("approval_requested", 1).await;
+    loop {
+        let mut listed = machine.runs(&["approvals", "--json"]).await.json();
+        if let Some(first) = listed.as_array_mut().unwrap().pop() {
+            return first;
+        }
+    }
+}
+
+#[tokio::test]
+async fn files_are_written_read_edited_found_and_listed() {
+    let machine = machine("");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let wrote = call(
+        &machine,
+        "write_file",
+        json!({"path": "src/a.txt", "content": "one\ntwo\nthree\n"}),
+    )
+    .await;
+    assert_eq!(wrote, "wrote src/a.txt, 14 bytes");
+    assert_eq!(
+        std::fs::read_to_string(space(&machine).join("src/a.txt")).unwrap(),
+        "one\ntwo\nthree\n"
+    );
+    assert_eq!(
+        call(
+            &machine,
+            "read_file",
+            json!({"path": "src/a.txt", "offset": 2, "limit": 1})
+        )
+        .await,
+        "two\n[lines 2 to 2 of 3; read on with offset 3]"
+    );
+    let edited = call(
+        &machine,
+        "edit_file",
+        json!({"path": "src/a.txt", "old": "two", "new": "2"}),
+    )
+    .await;
+    assert!(
+        edited.starts_with("edited src/a.txt at line 2") && edited.contains("+2"),
+        "{edited}"
+    );
+    assert_eq!(
+        call(&machine, "list_files", json!({"glob": "*.txt"})).await,
+        "src/a.txt"
+    );
+    assert_eq!(
+        call(&machine, "search", json!({"pattern": "^t.*e$"})).await,
+        "src/a.txt:3:three"
+    );
+    let missing = call(&machine, "read_file", json!({"path": "b.txt"})).await;
+    assert_eq!(
+        missing,
+        "failed: b.txt is not there; `list_files` shows what is"
+    );
+    let twice = call(
+        &machine,
+        "edit_file",
+        json!({"path": "src/a.txt", "old": "e", "new": "x"}),
+    )
+    .await;
+    assert!(twice.contains("occurs 3 times"), "{twice}");
+    let wrong = call(&machine, "read_file", json!({"file": "x"})).await;
+    assert!(
+        wrong.contains("the arguments are wrong: unknown field `file`"),
+        "{wrong}"
+    );
+    let tools = send(&machine, "tools").ends().await.succeeds();
+    assert_eq!(
+        tools.trim(),
+        "exec read_file write_file edit_file list_files search ask_user undo"
+    );
+
+    let rows = machine
+        .runs(&["events", "--json", "--after", "0"])
+        .await
+        .succeeds();
+    let rows: Vec<Value> = rows
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let count = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).count();
+    assert_eq!(
+        (count("tool_started"), count("tool_ended")),
+        (8, 9),
+        "every use, and one that never began"
+    );
+}
+
+#[tokio::test]
+async fn an_edit_of_what_changed_since_it_was_read_is_refused_and_says_how() {
+    let machine = machine("");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let file = space(&machine).join("a.txt");
+    std::fs::write(&file, "alpha\nbeta\n").unwrap();
+    assert_eq!(
+        call(&machine, "read_file", json!({"path": "a.txt"})).await,
+        "alpha\nbeta"
+    );
+    std::fs::write(&file, "alpha\ngamma\n").unwrap();
+    let refused = call(
+        &machine,
+        "edit_file",
+        json!({"path": "a.txt", "old": "alpha", "new": "A"}),
+    )
+    .await;
+    assert!(
+        refused.contains("a.txt was changed since you read it, by "),
+        "{refused}"
+    );
+    assert!(
+        refused.contains("-beta") && refused.contains("+gamma"),
+        "{refused}"
+    );
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "alpha\ngamma\n");
+    call(&machine, "read_file", json!({"path": "a.txt"})).await;
+    let edited = call(
+        &machine,
+        "edit_file",
+        json!({"path": "a.txt", "old": "alpha", "new": "A"}),
+    )
+    .await;
+    assert!(edited.starts_with("edited a.txt"), "{edited}");
+}
+
+#[tokio::test]
+async fn commands_run_in_the_workspace_and_are_taken_back() {
+    let machine = machine("");
+    let _daemon = machine.up().await;
+    online(&machine).await;
+    std::fs::write(space(&machine).join("in.txt"), "from the person\n").unwrap();
+    let ran = call(
+        &machine,
+        "exec",
+        json!({"command": "cat in.txt; echo made > out.txt; exit 3"}),
+    )
+    .await;
+    assert!(
+        ran.starts_with("failed: from the person\n[exit code 3]"),
+        "{ran}"
+    );
+    assert!(ran.contains("out.txt (write)"), "{ran}");
+    assert_eq!(
+        std::fs::read_to_string(space(&machine).join("out.txt")).unwrap(),
+        "made\n"
+    );
+    let told = data(&machine, "exec", json!({"command": "echo again > out.txt"})).await;
+    assert_eq!(told["exit_code"], 0);
+    assert!(told["before"].as_u64() < told["after"].as_u64(), "{told}");
+    let before = call(
+        &machine,
+        "read_file",
+        json!({"path": "out.txt", "at": told["before"]}),
+    )
+    .await;
+    assert_eq!(before, "made");
+    let undone = call(&machine, "undo", json!({"commands": 1})).await;
+    assert!(undone.contains("out.txt"), "{undone}");
+    assert_eq!(
+        std::fs::read_to_string(space(&machine).join("out.txt")).unwrap(),
+        "made\n"
+    );
+    let slow = call(
+        &machine,
+        "exec",
+        json!({"command": "sleep 60", "timeout_secs": 1}),
+    )
+    .await;
+    assert!(slow.contains("killed after 1 s"), "{slow}");
+    let away = call(&machine, "exec", json!({"command": "true", "cwd": "/etc"})).await;
+    assert!(away.contains("outside of the workspace"), "{away}");
+
+    // The first waits for what the second writes.
+    let race = json!([
+        ["exec", {"command": "until test -e flag; do sleep 0.1; done"}],
+        ["write_file", {"path": "flag", "content": ""}],
+    ]);
+    let order = send(&machine, &format!("race {race}"))
+        .ends()
+        .await
+        .succeeds();
+    let order: Vec<String> = serde_json::from_str(&order).unwrap();
+    assert_eq!(order[0], "write_file");
+}
+
+#[tokio::test]
+async fn what_the_policy_asks_about_waits_for_a_person() {
+    let machine = machine(
+        "[policy]\nrules = [\n    # look first\n    { tool = \"write_file\", path = \"docs\", action = \"ask\" },\n    { path = \"secret\", action = \"deny\" },\n]\n",
+    );
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let denied = call(&machine, "read_file", json!({"path": "secret"})).await;
+    assert!(
+        denied.contains(
+            "denied by the policy: rule 2 { path = \"secret\", action = \"deny\" } matches"
+        ),
+        "{denied}"
+    );
+
+    let write = format!(
+        "call write_file {}",
+        json!({"path": "docs/a.md", "content": "x"})
+    );
+    let waits = send(&machine, &write);
+    let approval = asked(&machine).await;
+    assert_eq!(
+        (&approval["action"], &approval["command"]),
+        (&json!("write_file"), &json!("docs/a.md"))
+    );
+    let rule = "{ tool = \"write_file\", path = \"docs/a.md\", action = \"allow\" }";
+    assert_eq!(approval["rule"], rule);
+    assert!(
+        approval["rule_place"]
+            .as_str()
+            .unwrap()
+            .contains("before { tool = \"write_file\""),
+        "{approval}"
+    );
+    assert_eq!(approval["hash"].as_str().unwrap().len(), 64);
+    let id = approval["id"].to_string();
+    machine
+        .runs(&["deny", &id, "--reason", "not in docs"])
+        .await
+        .succeeds();
+    assert_eq!(
+        waits.ends().await.succeeds().trim(),
+        "failed: user refused it: not in docs"
+    );
+    assert!(!space(&machine).join("docs").exists());
+
+    let waits = send(&machine, &write);
+    let id = loop {
+        let listed = machine.runs(&["approvals", "--json"]).await.json();
+        if let Some(first) = listed.as_array().unwrap().first() {
+            break first["id"].to_string();
+        }
+    };
+    let wrong = machine
+        .runs(&[
+            "approve",
+            &id,
+            "--scope",
+            "rule",
+            "--rule",
+            "{ tool = \"x\" }",
+        ])
+        .await
+        .fails(1);
+    assert!(wrong.contains("action: is missing"), "{wrong}");
+    let edited = "{ tool = \"write_file\", path = \"docs/**\", action = \"allow\" }";
+    let written = machine
+        .runs(&["approve", &id, "--scope", "rule", "--rule", edited])
+        .await
+        .succeeds();
+    assert_eq!(written.trim(), edited);
+    assert_eq!(
+        waits.ends().await.succeeds().trim(),
+        "wrote docs/a.md, 1 bytes"
+    );
+    let config = std::fs::read_to_string(machine.home().join("config.toml")).unwrap();
+    assert!(
+        config.contains("# kept") && config.contains("# look first"),
+        "{config}"
+    );
+    let (at, asks) = (
+        config.find(edited).unwrap(),
+        config.find("action = \"ask\"").unwrap(),
+    );
+    assert!(at < asks, "{config}");
+    // The rule holds at once, for others of its kind too.
+    assert_eq!(
+        call(
+            &machine,
+            "write_file",
+            json!({"path": "docs/b.md", "content": "xy"})
+        )
+        .await,
+        "wrote docs/b.md, 2 bytes"
+    );
+    let listed = machine.runs(&["policy", "ls", "--json"]).await.json();
+    assert_eq!(listed[0]["path"], "docs/**");
+}
+
+#[tokio::test]
+async fn leaving_the_workspace_asks() {
+    let machine = machine("");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let outside = machine.path().join("outside.txt");
+    std::fs::write(&outside, "theirs\n").unwrap();
+    std::os::unix::fs::symlink(&outside, space(&machine).join("way")).unwrap();
+    let through = call(&machine, "read_file", json!({"path": "way"})).await;
+    assert!(
+        through.contains("leads out of the workspace through a link"),
+        "{through}"
+    );
+    let waits = send(
+        &machine,
+        &format!("call read_file {}", json!({"path": "../outside.txt"})),
+    );
+    let approval = asked(&machine).await;
+    assert_eq!(approval["command"], outside.to_str().unwrap());
+    assert!(
+        approval["reason"]
+            .as_str()
+            .unwrap()
+            .contains("leaving the workspace asks"),
+        "{approval}"
+    );
+    let id = approval["id"].to_string();
+    machine
+        .runs(&["approve", &id, "--scope", "session"])
+        .await
+        .succeeds();
+    assert_eq!(waits.ends().await.succeeds().trim(), "theirs");
+    assert_eq!(
+        call(&machine, "read_file", json!({"path": "../outside.txt"})).await,
+        "theirs"
+    );
+}
+
+#[tokio::test]
+async fn a_question_of_the_agent_is_answered() {
+    let machine = machine("");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let questions = json!({"questions": [
+        {"question": "Which?", "header": "H", "options": [{"label": "red", "description": "like fire"}]},
+        {"question": "Why?"},
+    ]});
+    let waits = send(&machine, &format!("call ask_user {questions}"));
+    let row = machine.sees("ask_user", 1).await;
+    assert_eq!(row["data"]["questions"][0]["options"][0]["label"], "red");
+    machine
+        .runs(&["reply", "1", "[\"red\", \"because\"]"])
+        .await
+        .succeeds();
+    assert_eq!(
+        waits.ends().await.succeeds().trim(),
+        "Which?: red\nWhy?: because"
+    );
+}
+
+#[tokio::test]
+async fn a_question_ends_with_its_turn() {
+    let machine = machine("");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let waits = send(
+        &machine,
+        "call ask_user {\"questions\": [{\"question\": \"Which?\"}]}",
+    );
+    machine.sees("ask_user", 1).await;
+    machine.runs(&["kill", "1"]).await.succeeds();
+    waits.ends().await.fails(1);
+    machine.sees("ask_withdrawn", 1).await;
+    machine.runs(&["reply", "1", "red"]).await.fails(1);
+}
+
+#[tokio::test]
+async fn tools_of_another_server_come_through_the_same_door() {
+    let server = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/peers/server.py");
+    let machine = machine(&format!(
+        "[mcps.peer]\ncommand = [\"python3\", {:?}]\n[policy]\nrules = [{{ tool = \"peer__variable\", action = \"deny\" }}]\n",
+        server.to_str().unwrap()
+    ));
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let tools = send(&machine, "tools").ends().await.succeeds();
+    assert!(tools.contains("peer__echo"), "{tools}");
+    assert_eq!(
+        call(&machine, "peer__echo", json!({"text": "hi"})).await,
+        "hi"
+    );
+    let denied = call(&machine, "peer__variable", json!({"name": "X"})).await;
+    assert!(denied.contains("denied by the policy"), "{denied}");
+    let crashed = call(&machine, "peer__crash", json!({})).await;
+    assert!(
+        crashed.contains("the tool server peer ended during the call")
+            && crashed.contains("out of cheese"),
+        "{crashed}"
+    );
+    let unknown = call(&machine, "nobody__echo", json!({})).await;
+    assert_eq!(unknown, "failed: there is no tool \"nobody__echo\"");
+}
+
+#[tokio::test]
+async fn a_token_dies_with_its_instance() {
+    let machine = machine("");
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let said = send(&machine, "token").ends().await.succeeds();
+    let (url, token): (String, String) = serde_json::from_str(&said).unwrap();
+    assert_eq!(url, format!("{}/mcp", daemon.http()));
+    assert_eq!(status(&url, &token).await, 200);
+    assert_eq!(status(&url, "guess").await, 401);
+    machine.runs(&["kill", "1"]).await.succeeds();
+    within("the token is dead", async {
+        while status(&url, &token).await != 401 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// What the server answers to `tools/list` with a token.
+async fn status(url: &str, token: &str) -> u16 {
+    let address = url
+        .strip_prefix("http://")
+        .unwrap()
+        .strip_suffix("/mcp")
+        .unwrap();
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    within("it answers", stream.read_to_string(&mut answer))
+        .await
+        .unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_policy_is_explained_with_and_without_a_daemon() {
+    let machine = machine("[policy]\nrules = [{ command = \"git push\", action = \"ask\" }]\n");
+    let test = ["policy", "test", "--json", "--", "ls | sh -c 'git push -f'"];
+    let without = machine.runs(&test).await.json();
+    assert_eq!(
+        (&without["action"], &without["rule"]),
+        (&json!("ask"), &json!(1))
+    );
+    assert_eq!(
+        without["why"],
+        "rule 1 { command = \"git push\", action = \"ask\" } matches `git push -f`"
+    );
+    assert_eq!(
+        without["proposed"],
+        json!(["{ tool = \"exec\", command = \"git push -f\", action = \"allow\" }"])
+    );
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    assert_eq!(machine.runs(&test).await.json(), without);
+    let words = machine
+        .runs(&["policy", "test", "--", "echo", "git push"])
+        .await
+        .succeeds();
+    assert!(
+        words.starts_with("allow: no rule matches `echo 'git push'`"),
+        "{words}"
+    );
+    let open = machine
+        .runs(&["policy", "test", "--worker", "box", "--", "ls"])
+        .await
+        .succeeds();
+    assert!(
+        open.starts_with("ask: ") && open.contains("isolates nothing"),
+        "{open}"
+    );
+    machine
+        .runs(&["policy", "test", "--session", "9", "--", "ls"])
+        .await
+        .fails(1);
+}

@@ -1,0 +1,101 @@
+//! `/exec`: a command of the `shell` agent, in its session's workspace.
+//!
+//! The answer is one JSON object a line: `stdout` and `stderr` with base64, then `ended` or
+//! `failed`. It is for the person's own lines; what a model wants to run goes through the tools,
+//! where the policy is asked.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use quintet_sandbox::hub::{ExecEvent, ExecOutcome};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::bearer;
+use crate::daemon::Runtime;
+use crate::refusal::Refusal;
+use crate::turns::session_of;
+use crate::workspaces::SessionExec;
+
+/// A line of the shell may run as long as a person lets it.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+#[derive(Deserialize)]
+pub(super) struct Line {
+    command: String,
+}
+
+pub(super) async fn exec(
+    State(runtime): State<Arc<Runtime>>,
+    headers: HeaderMap,
+    Json(line): Json<Line>,
+) -> Response {
+    let instances = runtime.coordinator.instances();
+    let instance = bearer(&headers).and_then(|key| instances.owner_of(key));
+    let session = instance
+        .filter(|instance| instances.is_shell(instance))
+        .and_then(|instance| session_of(&instance));
+    let Some(session) = session else {
+        let text = "this is for the `shell` agent and needs the key of an instance of it\n";
+        return (StatusCode::UNAUTHORIZED, text).into_response();
+    };
+    let lines = async_stream::stream! {
+        let exec = SessionExec {
+            command: line.command,
+            timeout: Some(LONGEST),
+            ..SessionExec::default()
+        };
+        let (mut handle, finish) = match runtime.start_in_session(session, exec).await {
+            Ok(started) => started,
+            Err(refusal) => {
+                yield text(&json!({ "failed": refusal.to_string() }));
+                return;
+            }
+        };
+        loop {
+            let part = match handle.next().await {
+                Ok(ExecEvent::Stdout(bytes)) => json!({ "stdout": STANDARD.encode(bytes) }),
+                Ok(ExecEvent::Stderr(bytes)) => json!({ "stderr": STANDARD.encode(bytes) }),
+                Ok(ExecEvent::Dropped { .. }) => continue,
+                Ok(ExecEvent::Ended { outcome, duration }) => {
+                    let recorded = finish.record(handle.mirrored(), &outcome, duration).await;
+                    yield text(&match recorded {
+                        Ok(end) => ended(&outcome, end.map(|end| end.notes).unwrap_or_default()),
+                        Err(refusal) => json!({ "failed": refusal.to_string() }),
+                    });
+                    return;
+                }
+                Err(error) => {
+                    yield text(&json!({ "failed": Refusal::from(error).to_string() }));
+                    return;
+                }
+            };
+            yield text(&part);
+        }
+    };
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    (kind, Body::from_stream(lines)).into_response()
+}
+
+fn ended(outcome: &ExecOutcome, notes: Vec<String>) -> Value {
+    let text = match outcome {
+        ExecOutcome::Exited(0) => None,
+        ExecOutcome::Exited(code) => Some(format!("exit status {code}")),
+        ExecOutcome::Signaled(signal) => Some(format!("killed by signal {signal}")),
+        ExecOutcome::TimedOut { secs } => Some(format!("timed out after {secs} s")),
+        ExecOutcome::Cancelled => Some("cancelled".to_owned()),
+    };
+    json!({ "ended": { "text": text, "notes": notes } })
+}
+
+fn text(line: &Value) -> Result<String, Infallible> {
+    Ok(format!("{line}\n"))
+}

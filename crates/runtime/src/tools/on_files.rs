@@ -1,0 +1,301 @@
+//! The tools that read, write and look for files.
+
+use std::path::Path;
+
+use quintet_mcp::ToolOutcome;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::commands::{FileChange, SessionCommands};
+use super::files::{self, LINES, Target};
+use super::find;
+use super::seen::Seen;
+use super::{Call, Outcome, ToolServer, read, said, shortened, target};
+
+/// The most of a diff that is shown.
+const MAX_DIFF: usize = 8 * 1024;
+
+impl ToolServer {
+    pub(super) async fn read_file(
+        &self,
+        call: &Call,
+        arguments: Map<String, Value>,
+        cancelled: &CancellationToken,
+    ) -> Outcome {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Arguments {
+            path: String,
+            offset: Option<usize>,
+            limit: Option<usize>,
+            at: Option<u64>,
+        }
+        let Arguments {
+            path,
+            offset,
+            limit,
+            at,
+        } = read(arguments)?;
+        let target = target(call, &path);
+        self.begin_with(call, &target, cancelled).await?;
+        let text = match at {
+            Some(sequence) => {
+                let bytes = self
+                    .runtime
+                    .file_at(call.session.id, &target.name, sequence)
+                    .await
+                    .map_err(said)?;
+                target.text(bytes).map_err(said)?
+            }
+            None => {
+                let file = target.clone();
+                let text = blocking(move || file.read()).await?.map_err(said)?;
+                let seen = Seen::of(&text, now_millis());
+                self.runtime
+                    .tools
+                    .memory
+                    .see(call.instance.as_str(), &target.path(), seen);
+                text
+            }
+        };
+        let (mut shown, note) = files::lines(
+            &text,
+            offset.unwrap_or(1).max(1),
+            limit.unwrap_or(LINES).max(1),
+        );
+        if let Some(note) = note {
+            if !shown.is_empty() && !shown.ends_with('\n') {
+                shown.push('\n');
+            }
+            shown.push_str(&note);
+        }
+        Ok(ToolOutcome::text(shown))
+    }
+
+    pub(super) async fn write_file(
+        &self,
+        call: &Call,
+        arguments: Map<String, Value>,
+        cancelled: &CancellationToken,
+    ) -> Outcome {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Arguments {
+            path: String,
+            content: String,
+        }
+        let Arguments { path, content } = read(arguments)?;
+        let target = target(call, &path);
+        self.begin_with(call, &target, cancelled).await?;
+        let _writing = self.runtime.tools.writing.lock().await;
+        let (bytes, shown) = (content.len(), target.shown.clone());
+        self.write(call, &target, content).await?;
+        Ok(ToolOutcome::text(format!("wrote {shown}, {bytes} bytes"))
+            .with_structured(json!({ "path": shown, "bytes": bytes })))
+    }
+
+    pub(super) async fn edit_file(
+        &self,
+        call: &Call,
+        arguments: Map<String, Value>,
+        cancelled: &CancellationToken,
+    ) -> Outcome {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Arguments {
+            path: String,
+            old: String,
+            new: String,
+        }
+        let Arguments { path, old, new } = read(arguments)?;
+        let target = target(call, &path);
+        self.begin_with(call, &target, cancelled).await?;
+        let _writing = self.runtime.tools.writing.lock().await;
+        let file = target.clone();
+        let text = blocking(move || file.read()).await?.map_err(said)?;
+        let seen = self
+            .runtime
+            .tools
+            .memory
+            .seen(call.instance.as_str(), &target.path());
+        if let Some(seen) = seen
+            && !seen.is(&text)
+        {
+            return Err(self.stale(call, &target, &seen, &text).await);
+        }
+        let (edited, line) = files::replace_once(&target.shown, &text, &old, &new)
+            .map_err(|error| error.to_string())?;
+        let diff = diff(&target.shown, &text, &edited);
+        self.write(call, &target, edited).await?;
+        let shown = target.shown;
+        Ok(
+            ToolOutcome::text(format!("edited {shown} at line {line}\n{diff}"))
+                .with_structured(json!({ "path": shown, "line": line })),
+        )
+    }
+
+    async fn write(&self, call: &Call, target: &Target, text: String) -> Result<(), String> {
+        let (file, written) = (target.clone(), text.clone());
+        blocking(move || file.write(&written))
+            .await?
+            .map_err(said)?;
+        self.runtime.tools.memory.wrote(
+            call.instance.as_str(),
+            &target.path(),
+            &text,
+            now_millis(),
+        );
+        Ok(())
+    }
+
+    /// Says who changed a file since the instance read it, and how.
+    async fn stale(&self, call: &Call, target: &Target, seen: &Seen, text: &str) -> String {
+        let by = match self.runtime.tools.memory.writer(&target.path(), text) {
+            Some(instance) => format!("by the agent {instance}, with a tool"),
+            None => self.changer(call, target, seen).await,
+        };
+        let how = match &seen.text {
+            Some(before) => diff(&target.shown, before, text),
+            None => "it is too long to show the difference".to_owned(),
+        };
+        format!(
+            "{} was changed since you read it, {by}. Read it again before you edit it. What changed:\n{how}",
+            target.shown
+        )
+    }
+
+    async fn changer(&self, call: &Call, target: &Target, seen: &Seen) -> String {
+        if target.root != Path::new(&call.session.workspace) {
+            return "by somebody on this machine".to_owned();
+        }
+        let changes = self
+            .runtime
+            .changes_since(call.session.id, &target.name, seen.at_millis)
+            .await;
+        match changes.as_deref() {
+            Ok(
+                [
+                    ..,
+                    FileChange {
+                        sequence,
+                        command: Some(command),
+                        author,
+                        ..
+                    },
+                ],
+            ) => {
+                format!(
+                    "by the command `{}` ({author}, sequence {sequence})",
+                    shortened(command)
+                )
+            }
+            Ok(
+                [
+                    ..,
+                    FileChange {
+                        sequence,
+                        author,
+                        change,
+                        ..
+                    },
+                ],
+            ) => {
+                format!(
+                    "by {author} ({change}, sequence {sequence}), not by a command of this session"
+                )
+            }
+            Ok([]) | Err(_) => "by somebody on this machine".to_owned(),
+        }
+    }
+
+    pub(super) async fn list_files(
+        &self,
+        call: &Call,
+        arguments: Map<String, Value>,
+        cancelled: &CancellationToken,
+    ) -> Outcome {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Arguments {
+            path: Option<String>,
+            glob: Option<String>,
+        }
+        let Arguments { path, glob } = read(arguments)?;
+        let target = target(call, path.as_deref().unwrap_or_default());
+        self.begin_with(call, &target, cancelled).await?;
+        let stop = cancelled.clone();
+        let found = blocking(move || find::list(&target, glob.as_deref(), &stop)).await??;
+        Ok(ToolOutcome::text(found_text(
+            found,
+            "no files",
+            "give a path or a glob",
+        )))
+    }
+
+    pub(super) async fn search(
+        &self,
+        call: &Call,
+        arguments: Map<String, Value>,
+        cancelled: &CancellationToken,
+    ) -> Outcome {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Arguments {
+            pattern: String,
+            path: Option<String>,
+            glob: Option<String>,
+        }
+        let Arguments {
+            pattern,
+            path,
+            glob,
+        } = read(arguments)?;
+        let target = target(call, path.as_deref().unwrap_or_default());
+        self.begin_with(call, &target, cancelled).await?;
+        let stop = cancelled.clone();
+        let found =
+            blocking(move || find::search(&target, &pattern, glob.as_deref(), &stop)).await??;
+        Ok(ToolOutcome::text(found_text(
+            found,
+            "no matches",
+            "make the pattern narrower",
+        )))
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| "the daemon stops".to_owned())
+}
+
+fn now_millis() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}
+
+fn found_text(found: find::Found, nothing: &str, narrower: &str) -> String {
+    if found.lines.is_empty() {
+        return nothing.to_owned();
+    }
+    let mut text = found.lines.join("\n");
+    if found.more {
+        text.push_str(&format!("\n[there is more; {narrower}]"));
+    }
+    text
+}
+
+fn diff(path: &str, before: &str, after: &str) -> String {
+    let diff = similar::TextDiff::from_lines(before, after);
+    let text = diff
+        .unified_diff()
+        .context_radius(2)
+        .header(path, path)
+        .to_string();
+    match text.char_indices().nth(MAX_DIFF) {
+        Some((end, _)) => format!("{}\n[cut]", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}

@@ -1,0 +1,437 @@
+//! Commands in a session's workspace, and taking them back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quintet_control::wire::{CommandChanges, ExecMsg, PathChange, UndoReport};
+use quintet_sandbox::hub::{ExecHandle, ExecOutcome, ExecRequest, WorkerStatus};
+use quintet_sandbox::proto::frame::{Mirror, Mirrored};
+use quintet_workspace::history::LogQuery;
+use quintet_workspace::master::UndoRange;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use super::Master;
+use crate::daemon::Runtime;
+use crate::journal::{Entry, Kind};
+use crate::refusal::Refusal;
+use crate::sessions::{self, Session};
+use crate::store::{Db, StoreError};
+use crate::workers::LOCAL;
+
+/// How long a step may pass without progress: the copy being brought up to date, the result being
+/// written back.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many changed paths a command's row names; a build may write thousands.
+const NAMED_PATHS: usize = 1000;
+
+/// A command in a session's workspace.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SessionExec {
+    /// A shell line.
+    pub(crate) command: String,
+    /// Beneath the workspace; the workspace itself when absent.
+    pub(crate) cwd: Option<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) stdin: bool,
+}
+
+impl From<ExecMsg> for SessionExec {
+    fn from(request: ExecMsg) -> Self {
+        Self {
+            command: request.command,
+            cwd: request.cwd,
+            env: request.env,
+            timeout: request.timeout_ms.map(Duration::from_millis),
+            stdin: request.stdin,
+        }
+    }
+}
+
+/// What has to happen after a command before its end may be told.
+pub(crate) struct Finish {
+    db: Db,
+    master: Arc<Master>,
+    session: u64,
+    worker: String,
+    command: String,
+    cwd: Option<String>,
+    /// Where the history was, for a command that ran in the folder itself.
+    shared_before: Option<u64>,
+}
+
+/// A command's end, as everybody hears of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct CommandEnd {
+    /// The journal's number of its row.
+    pub(crate) seq: u64,
+    /// The workspace's sequence that the command saw.
+    pub(crate) before: u64,
+    /// The sequence that holds what it wrote.
+    pub(crate) after: u64,
+    /// What it changed: `write`, `delete`, `rename` or `chmod`, by path.
+    pub(crate) changed: Vec<(String, &'static str)>,
+    /// What the host refused, or has not got yet.
+    pub(crate) notes: Vec<String>,
+}
+
+/// What an undo did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Undone {
+    /// The journal's numbers of the commands that were taken back, the newest first.
+    pub(crate) commands: Vec<u64>,
+    /// What was put back, by path.
+    pub(crate) changes: Vec<(String, &'static str)>,
+    /// Paths that changed again later and were left alone.
+    pub(crate) skipped: Vec<String>,
+    /// The workspace's sequence afterwards.
+    pub(crate) sequence: u64,
+}
+
+impl Runtime {
+    /// The worker that a session's commands run on: its own, else the only one, else `local`.
+    pub(crate) fn worker_of(&self, session: &Session) -> String {
+        if !session.worker.is_empty() {
+            return session.worker.clone();
+        }
+        let workers = self.workers.hub.workers();
+        let mut online = workers.iter().filter(|it| it.state == WorkerStatus::Online);
+        match (online.next(), online.next()) {
+            (Some(only), None) => only.id.clone(),
+            _ => LOCAL.to_owned(),
+        }
+    }
+
+    /// The open session with that number, and its workspace.
+    pub(crate) async fn workspace_of(
+        &self,
+        session: u64,
+    ) -> Result<(Session, Arc<Master>), Refusal> {
+        let session = self
+            .db
+            .read(move |connection| sessions::open(connection, session))
+            .await?;
+        let folder = PathBuf::from(&session.workspace);
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| Refusal::Internal(format!("{}: {error}", folder.display())))?;
+        let master = self.workspaces.of(&folder).await?;
+        Ok((session, master))
+    }
+
+    /// Starts a command in a session's workspace, on the session's worker.
+    pub(crate) async fn start_in_session(
+        &self,
+        session: u64,
+        exec: SessionExec,
+    ) -> Result<(ExecHandle, Finish), Refusal> {
+        if exec.timeout == Some(Duration::ZERO) {
+            return Err(Refusal::Bad("a timeout of 0 lets nothing run".into()));
+        }
+        let (session, master) = self.workspace_of(session).await?;
+        let worker = self.worker_of(&session);
+        let shares_folder = worker == LOCAL && self.workers.local_is_unconfined();
+        let mut request = ExecRequest {
+            command: exec.command.clone(),
+            cwd: exec.cwd.clone(),
+            env: exec.env,
+            timeout: exec.timeout,
+            stdin: exec.stdin,
+            mirror: None,
+        };
+        let mut shared_before = None;
+        if shares_folder {
+            let folder = beneath(&master.dir, exec.cwd.as_deref())?;
+            request.cwd = Some(folder.display().to_string());
+            let before = master.workspace.flush().await;
+            shared_before = Some(before.map_err(|error| Refusal::Conflict(error.to_string()))?);
+        } else {
+            request.mirror = Some(Mirror {
+                workspace: master.id.clone(),
+                token: master.token.clone(),
+                socket: (worker == LOCAL).then(|| master.socket.display().to_string()),
+                wait_ms: u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX),
+            });
+        }
+        let handle = self.workers.hub.exec(&worker, request).await?;
+        let finish = Finish {
+            db: self.db.clone(),
+            master,
+            session: session.id,
+            worker,
+            command: exec.command,
+            cwd: exec.cwd,
+            shared_before,
+        };
+        Ok((handle, finish))
+    }
+
+    /// Continues with a command in a session's workspace that was left to its worker.
+    pub(crate) async fn attach_in_session(
+        &self,
+        session: u64,
+        job: &str,
+    ) -> Result<(ExecHandle, Finish), Refusal> {
+        let (session, master) = self.workspace_of(session).await?;
+        let worker = self.worker_of(&session);
+        self.workers.arrived(&worker).await;
+        let handle = self.workers.hub.attach_exec(&worker, job).await?;
+        let finish = Finish {
+            db: self.db.clone(),
+            shared_before: None,
+            session: session.id,
+            command: format!("(attach {job})"),
+            cwd: None,
+            master,
+            worker,
+        };
+        Ok((handle, finish))
+    }
+
+    /// Takes back what the last `count` commands of a session did to files.
+    pub(crate) async fn undo(&self, session: u64, count: u32) -> Result<Undone, Refusal> {
+        if count == 0 {
+            return Err(Refusal::Bad(
+                "say how many commands to take back, at least 1".into(),
+            ));
+        }
+        let (session, master) = self.workspace_of(session).await?;
+        let id = session.id;
+        let (last, mut settled) = self
+            .db
+            .read(move |connection| undoable(connection, id, count))
+            .await?;
+        if last.is_empty() {
+            return Err(Refusal::Conflict(format!(
+                "no command of session {id} changed a file that could be put back"
+            )));
+        }
+        let mut undone = Undone::default();
+        let mut newly_settled = BTreeSet::new();
+        for command in last {
+            let range = UndoRange {
+                after: command.before,
+                through: command.after,
+                author: command.author,
+                settled: settled.clone(),
+                dry_run: false,
+            };
+            let report = master
+                .workspace
+                .undo(range)
+                .await
+                .map_err(|error| Refusal::Conflict(error.to_string()))?;
+            undone.commands.push(command.seq);
+            let changes = report.changes.into_iter();
+            undone
+                .changes
+                .extend(changes.map(|(path, kind)| (path.to_string(), kind.name())));
+            let skipped = report.skipped.into_iter();
+            undone
+                .skipped
+                .extend(skipped.map(|(path, by)| format!("{path} (changed again in {by})")));
+            undone.sequence = report.sequence;
+            settled.extend(&report.settled);
+            newly_settled.extend(report.settled);
+        }
+        let data = json!({
+            "commands": undone.commands,
+            "changed": changes_as_json(&undone.changes),
+            "skipped": undone.skipped,
+            "sequence": undone.sequence,
+            "settled": newly_settled,
+        });
+        let row = Entry::new(Kind::CommandsUndone, &data).in_session(id);
+        self.db.append(vec![row]).await?;
+        Ok(undone)
+    }
+}
+
+impl Finish {
+    /// Writes the command's row: what it was, how it ended, and which sequences are its own.
+    pub(crate) async fn record(
+        &self,
+        mirrored: Option<&Mirrored>,
+        outcome: &ExecOutcome,
+        duration: Duration,
+    ) -> Result<Option<CommandEnd>, Refusal> {
+        let failed = |error: quintet_workspace::master::WorkspaceError| {
+            Refusal::Internal(format!("the workspace's history can't be read: {error}"))
+        };
+        let workspace = &self.master.workspace;
+        let (before, after, author, notes) = match (self.shared_before, mirrored) {
+            (Some(before), _) => (
+                before,
+                workspace.flush().await.map_err(failed)?,
+                None,
+                Vec::new(),
+            ),
+            (None, Some(mirrored)) => {
+                let mut notes = mirrored.refused.clone();
+                notes.extend(mirrored.behind.clone());
+                let author = Some(self.worker.clone());
+                (mirrored.before, mirrored.after, author, notes)
+            }
+            // It never began.
+            (None, None) => {
+                let now = workspace.sequence();
+                (now, now, None, Vec::new())
+            }
+        };
+        let query = LogQuery {
+            after: before,
+            through: Some(after),
+            author: author.clone(),
+            ..LogQuery::default()
+        };
+        let log = match after > before {
+            true => workspace.log(query).await.map_err(failed)?,
+            false => Vec::new(),
+        };
+        let changed: BTreeMap<String, &'static str> = log
+            .into_iter()
+            .map(|entry| (entry.path.to_string(), entry.change.name()))
+            .collect();
+        let unnamed = changed.len().saturating_sub(NAMED_PATHS);
+        let changed: Vec<_> = changed.into_iter().take(NAMED_PATHS).collect();
+        let (exit_code, ended) = match *outcome {
+            ExecOutcome::Exited(code) => (json!(code), "exited".to_owned()),
+            ExecOutcome::Signaled(signal) => (json!(128 + signal), format!("signal {signal}")),
+            ExecOutcome::TimedOut { secs } => (json!(124), format!("timed out after {secs} s")),
+            ExecOutcome::Cancelled => (Value::Null, "cancelled".to_owned()),
+        };
+        let mut data = json!({
+            "command": self.command,
+            "cwd": self.cwd,
+            "worker": self.worker,
+            "exit_code": exit_code,
+            "ended": ended,
+            "duration_ms": u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+            "before": before,
+            "after": after,
+            "author": author,
+            "changed": changes_as_json(&changed),
+        });
+        if unnamed > 0 {
+            data["changed_unnamed"] = json!(unnamed);
+        }
+        if !notes.is_empty() {
+            data["notes"] = json!(notes);
+        }
+        let row = Entry::new(Kind::Command, &data).in_session(self.session);
+        let seq = self.db.append(vec![row]).await?;
+        Ok(Some(CommandEnd {
+            seq,
+            before,
+            after,
+            changed,
+            notes,
+        }))
+    }
+}
+
+impl From<CommandEnd> for CommandChanges {
+    fn from(end: CommandEnd) -> Self {
+        Self {
+            before: end.before,
+            after: end.after,
+            changed: on_the_wire(end.changed),
+            notes: end.notes,
+            seq: end.seq,
+        }
+    }
+}
+
+impl From<Undone> for UndoReport {
+    fn from(undone: Undone) -> Self {
+        Self {
+            commands: undone.commands,
+            changed: on_the_wire(undone.changes),
+            skipped: undone.skipped,
+            sequence: undone.sequence,
+        }
+    }
+}
+
+fn on_the_wire(changes: Vec<(String, &'static str)>) -> Vec<PathChange> {
+    let change = |(path, change): (String, &'static str)| PathChange {
+        path,
+        change: change.to_owned(),
+    };
+    changes.into_iter().map(change).collect()
+}
+
+fn changes_as_json(changes: &[(String, &'static str)]) -> Value {
+    let entry = |(path, change): &(String, &'static str)| json!({ "path": path, "change": change });
+    changes.iter().map(entry).collect()
+}
+
+/// A folder beneath a workspace, for a command that runs in the workspace itself.
+fn beneath(workspace: &Path, cwd: Option<&str>) -> Result<PathBuf, Refusal> {
+    let cwd = Path::new(cwd.unwrap_or_default());
+    let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    if cwd.components().all(inside) {
+        return Ok(workspace.join(cwd));
+    }
+    Err(Refusal::Bad(format!(
+        "the working folder {} is not beneath the workspace; give one relative to it",
+        cwd.display()
+    )))
+}
+
+struct Undoable {
+    seq: u64,
+    before: u64,
+    after: u64,
+    author: Option<String>,
+}
+
+/// The newest commands of a session that changed something and were not taken back yet, and the
+/// sequences that earlier undos have dealt with.
+fn undoable(
+    connection: &Connection,
+    session: u64,
+    count: u32,
+) -> Result<(Vec<Undoable>, BTreeSet<u64>), StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT seq, kind, data FROM journal
+         WHERE session = ? AND kind IN (?, ?) ORDER BY seq DESC",
+    )?;
+    let mut rows = statement.query((
+        session.cast_signed(),
+        Kind::Command.as_str(),
+        Kind::CommandsUndone.as_str(),
+    ))?;
+    let (mut gone, mut settled, mut found) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    while let Some(row) = rows.next()? {
+        let seq = row.get::<_, i64>(0)?.cast_unsigned();
+        let kind = Kind::from_name(&row.get::<_, String>(1)?);
+        let data: Value = serde_json::from_str(&row.get::<_, String>(2)?).unwrap_or_default();
+        if kind == Kind::CommandsUndone {
+            let undone = data["commands"].as_array().into_iter().flatten();
+            gone.extend(undone.filter_map(Value::as_u64));
+            let sequences = data["settled"].as_array().into_iter().flatten();
+            settled.extend(sequences.filter_map(Value::as_u64));
+            continue;
+        }
+        let (before, after) = (data["before"].as_u64(), data["after"].as_u64());
+        let (Some(before), Some(after)) = (before, after) else {
+            continue;
+        };
+        if after > before && !gone.contains(&seq) {
+            found.push(Undoable {
+                seq,
+                before,
+                after,
+                author: data["author"].as_str().map(str::to_owned),
+            });
+            if found.len() == count as usize {
+                break;
+            }
+        }
+    }
+    Ok((found, settled))
+}

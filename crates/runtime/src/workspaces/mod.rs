@@ -1,0 +1,253 @@
+//! The workspace plane in the daemon: folders of sessions with their history, and the workers that
+//! hold copies of them.
+//!
+//! A session's folder is opened as a master when the first command needs it. Workers follow it over
+//! the daemon's own port, a worker on this machine over a Unix socket beside the history. A command
+//! is coherent: its worker's copy holds every earlier write before it runs, and the master holds
+//! everything that it wrote before its end is told.
+
+mod commands;
+mod copies;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use quintet_framing::unix;
+use quintet_workspace::control::{self, Open};
+use quintet_workspace::history::PrunePolicy;
+use quintet_workspace::{Connection, Place, Workspace, WorkspaceConfig as MasterConfig};
+use tokio::net::UnixListener;
+use tokio::sync::{OnceCell, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::WorkspaceConfig;
+use crate::home::Home;
+use crate::refusal::Refusal;
+
+pub(crate) use commands::{CommandEnd, Finish, SessionExec};
+pub use copies::WorkspaceCopies;
+
+/// Workspaces that are open at once; beyond it the longest unused one without a worker is closed.
+const OPEN_AT_ONCE: usize = 64;
+
+/// Connections of one workspace at once.
+const REPLICAS: usize = 256;
+
+/// The socket beside a history on which workers of this machine follow it.
+const SOCKET: &str = "sync.sock";
+
+/// The open workspaces of the daemon.
+pub(crate) struct Workspaces {
+    home: Home,
+    /// Short sections without an await.
+    open: Mutex<HashMap<String, Arc<OnceCell<Arc<Master>>>>>,
+    started: Instant,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// One workspace that is open.
+pub(crate) struct Master {
+    /// Its id, which is also its name on the wire.
+    pub(crate) id: String,
+    /// The folder.
+    pub(crate) dir: PathBuf,
+    pub(crate) workspace: Workspace,
+    /// Lets a worker follow it; new whenever it is opened.
+    token: String,
+    socket: PathBuf,
+    /// Seconds after the daemon's start.
+    used: AtomicU64,
+    stop: CancellationToken,
+}
+
+impl Workspaces {
+    pub(crate) fn new(home: Home) -> Self {
+        Self {
+            home,
+            open: Mutex::default(),
+            started: Instant::now(),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    /// The workspace of a folder, opened where it is not yet.
+    pub(crate) async fn of(&self, dir: &Path) -> Result<Arc<Master>, Refusal> {
+        let place = Place::of(self.home.root(), dir)
+            .map_err(|error| Refusal::Bad(format!("{}: {error}", dir.display())))?;
+        self.make_room(&place.id()).await;
+        let cell = self.cells().entry(place.id()).or_default().clone();
+        let master = cell.get_or_try_init(|| self.start(place)).await?;
+        master.used.store(self.now(), Ordering::Relaxed);
+        Ok(master.clone())
+    }
+
+    /// An open workspace by its id, for a worker that shows its token.
+    pub(crate) fn followed_with(&self, id: &str, token: &str) -> Option<Arc<Master>> {
+        let master = self.cells().get(id)?.get()?.clone();
+        quintet_control::tokens_match(token, &master.token).then_some(master)
+    }
+
+    /// Serves a worker that follows `master`, until either ends.
+    pub(crate) async fn serve(&self, master: &Master, connection: Connection) {
+        let serving = master.workspace.serve(connection, master.stop.clone());
+        if let Err(error) = self.tasks.track_future(serving).await {
+            tracing::info!(workspace = master.id, %error, "a worker stopped following");
+        }
+    }
+
+    /// Forgets what the configuration says is too old or too much, in every open workspace.
+    pub(crate) async fn prune(&self, config: &WorkspaceConfig) {
+        let policy = PrunePolicy {
+            older_than: Some(config.history_age),
+            larger_than: Some(config.history_size.bytes()),
+        };
+        for master in self.masters() {
+            match master.workspace.prune(policy).await {
+                Ok(report) if report.versions > 0 => {
+                    tracing::info!(
+                        workspace = master.id,
+                        ?report,
+                        "old versions were forgotten"
+                    );
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(workspace = master.id, %error, "history could not be pruned");
+                }
+            }
+        }
+    }
+
+    /// Closes them all.
+    pub(crate) async fn shutdown(&self) {
+        self.stop.cancel();
+        let masters = self.masters();
+        self.cells().clear();
+        for master in masters {
+            master.close().await;
+        }
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    fn masters(&self) -> Vec<Arc<Master>> {
+        let cells = self.cells();
+        cells
+            .values()
+            .filter_map(|cell| cell.get().cloned())
+            .collect()
+    }
+
+    fn cells(&self) -> MutexGuard<'_, HashMap<String, Arc<OnceCell<Arc<Master>>>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    /// Closes the longest unused workspace that nobody follows, where another is to be opened.
+    async fn make_room(&self, wanted: &str) {
+        let unused = {
+            let mut cells = self.cells();
+            if cells.len() < OPEN_AT_ONCE || cells.contains_key(wanted) {
+                return;
+            }
+            let oldest = cells
+                .values()
+                .filter_map(|cell| cell.get())
+                // One reference here: no command runs in it and no worker is being served.
+                .filter(|master| Arc::strong_count(master) == 1)
+                .min_by_key(|master| master.used.load(Ordering::Relaxed))
+                .cloned();
+            if let Some(master) = &oldest {
+                cells.remove(&master.id);
+            }
+            oldest
+        };
+        if let Some(master) = unused {
+            master.close().await;
+        }
+    }
+
+    async fn start(&self, place: Place) -> Result<Arc<Master>, Refusal> {
+        let config = MasterConfig::new(&place.dir, &place.state_dir, &place.cas_dir);
+        let opened = tokio::task::spawn_blocking(move || Workspace::open(&config)).await;
+        let workspace = opened
+            .map_err(|_| Refusal::Internal("the daemon stops".into()))?
+            .map_err(|error| Refusal::Conflict(error.to_string()))?;
+        let socket = place.state_dir.join(SOCKET);
+        let listener = unix::bind(&socket)
+            .await
+            .map_err(|error| Refusal::Internal(error.to_string()))?;
+        let stop = self.stop.child_token();
+        let master = Arc::new(Master {
+            id: place.id(),
+            dir: place.dir,
+            workspace: workspace.clone(),
+            token: [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()]
+                .map(|part| part.simple().to_string())
+                .concat(),
+            socket,
+            used: AtomicU64::new(self.now()),
+            stop: stop.clone(),
+        });
+        self.tasks
+            .spawn(accept(listener, workspace.clone(), stop.clone()));
+        let state_dir = place.state_dir;
+        self.tasks.spawn(async move {
+            if let Err(error) = control::serve(Open::Master(workspace), state_dir, stop).await {
+                tracing::warn!(%error, "`quintet workspace` can't ask about this workspace");
+            }
+        });
+        Ok(master)
+    }
+}
+
+impl Master {
+    async fn close(&self) {
+        self.stop.cancel();
+        self.workspace.clone().close().await;
+        // The listener is gone; a socket without one would only mislead.
+        drop(std::fs::remove_file(&self.socket));
+    }
+}
+
+/// Serves workers of this machine and user.
+async fn accept(listener: UnixListener, workspace: Workspace, stop: CancellationToken) {
+    let permits = Arc::new(Semaphore::new(REPLICAS));
+    let serving = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = async {
+                let permit = permits.clone().acquire_owned().await.ok();
+                (permit, listener.accept().await)
+            } => accepted,
+        };
+        let (permit, Ok((stream, _))) = accepted else {
+            // Out of descriptors; the next one may find some.
+            tokio::task::yield_now().await;
+            continue;
+        };
+        if !unix::peer_is_same_uid(&stream).unwrap_or(false) {
+            continue;
+        }
+        let (workspace, stop) = (workspace.clone(), stop.clone());
+        serving.spawn(async move {
+            let connection = Connection::over_stream(stream);
+            if let Err(error) = workspace.serve(connection, stop).await {
+                tracing::info!(%error, "a worker of this machine stopped following");
+            }
+            drop(permit);
+        });
+    }
+    serving.close();
+    serving.wait().await;
+}
