@@ -87,7 +87,9 @@ impl Backend for Answering {
             "echo" => Ok(request.args),
             "flood" => loop {
                 let mut items = request.items();
-                items.push(|out| out.extend_from_slice(&json!("x".repeat(100_000)).to_string().into_bytes()));
+                items.push(|out| {
+                    out.extend_from_slice(&json!("x".repeat(100_000)).to_string().into_bytes())
+                });
                 if request.send_items(items).await.is_err() {
                     return Ok(json!({}));
                 }
@@ -253,7 +255,10 @@ async fn answers_requests_and_streams_have_limits() {
     for _ in 0..32 {
         client.request("stream", json!({})).await.unwrap();
     }
-    assert_eq!(code(client.request("stream", json!({})).await), "over_limit");
+    assert_eq!(
+        code(client.request("stream", json!({})).await),
+        "over_limit"
+    );
 }
 
 #[tokio::test]
