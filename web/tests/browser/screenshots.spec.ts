@@ -62,7 +62,7 @@ for (const { name, viewport, phone } of SIZES) {
       await expect(page.getByRole("region", { name: "Waiting for you" })).toBeVisible();
       await shot(page, `${kept}-approval`);
       await page.getByRole("button", { name: "Allow once" }).click();
-      await idle(page);
+      await idle(page, 2);
 
       if (phone) {
         await go("");

@@ -99,6 +99,12 @@ export function basename(path: string): string {
   return trimmed.slice(trimmed.lastIndexOf("/") + 1) || trimmed || "/";
 }
 
+/** What a person calls a session's folder: an agent's own one is named by its instance. */
+export function folderName(path: string): string {
+  const own = /\/instances\/([^/]+)\/workspace\/?$/.exec(path);
+  return own?.[1] ?? basename(path);
+}
+
 export function plural(amount: number, one: string, many = `${one}s`): string {
   return `${amount.toLocaleString("en")} ${amount === 1 ? one : many}`;
 }

@@ -11,6 +11,7 @@ import {
   bytes,
   count,
   duration,
+  folderName,
   isZero,
   money,
   plural,
@@ -241,6 +242,10 @@ describe("numbers and times", () => {
     expect([999, 12_345, 123_456, 2_400_000].map(count)).toEqual(["999", "12.3k", "123k", "2.4M"]);
     expect([plural(1, "file"), plural(2, "file")]).toEqual(["1 file", "2 files"]);
     expect([basename("/a/b/"), basename("b"), basename("/")]).toEqual(["b", "b", "/"]);
+    expect([folderName("/h/instances/coder-3/workspace"), folderName("/src/app/")]).toEqual([
+      "coder-3",
+      "app",
+    ]);
     const now = Date.parse("2026-01-10T00:00:00Z");
     expect(
       ["2026-01-10T00:00:00Z", "2026-01-09T23:50:00Z", "2026-01-08T00:00:00Z", "x"].map((at) =>

@@ -3,11 +3,11 @@
 const TELLING = [
   "command",
   "cmd",
+  "pattern",
+  "query",
   "path",
   "file_path",
   "file",
-  "pattern",
-  "query",
   "url",
   "question",
   "name",

@@ -24,6 +24,8 @@ export class Conversation {
   error = $state("");
   /** What is typed and not sent. */
   draft = $state("");
+  /** Counts what the person sent: each time the end is brought into view. */
+  sent = $state(0);
 
   #channel: Channel;
   #shelf: Shelf;
