@@ -247,7 +247,7 @@ impl Work<'_> {
             ModelError::Cancelled(assembly) => (FinishReason::Cancelled, Some(assembly)),
         };
         if let Some(assembly) = assembly {
-            let patch = self.conversation.broken_off(assembly.partial());
+            let patch = self.conversation.broken_off(&assembly.partial());
             if let Err(error) = self.save(patch).await {
                 return Stop::Failed(error);
             }

@@ -70,7 +70,7 @@ impl Tools {
             };
             results.push(conversation::result(
                 &call.id,
-                outcome.content,
+                &outcome.content,
                 outcome.is_error,
             ));
         }

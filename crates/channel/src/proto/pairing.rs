@@ -5,8 +5,8 @@
 //! the password of its key exchange. Tries are counted per source and in all.
 //! The fifth wrong one ends the code and locks pairing, the right code included.
 
+use core::net::IpAddr;
 use std::collections::HashMap;
-use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;

@@ -412,7 +412,7 @@ mod tests {
         let code = |outcome| {
             exit_code(&CommandEnded {
                 outcome: Some(outcome),
-                duration_ms: 0,
+                ..CommandEnded::default()
             })
         };
         assert_eq!(code(Outcome::Exited(3)), 3);

@@ -121,11 +121,11 @@ impl Conversation {
                 .fold(0, u64::saturating_add);
             self.tokens.saturating_add(added)
         });
-        vec![append(message), self.tokens_patch()]
+        vec![append(&message), self.tokens_patch()]
     }
 
     /// Adds the text of an answer that was broken off.
-    pub fn broken_off(&mut self, content: Vec<Value>) -> Patch {
+    pub fn broken_off(&mut self, content: &[Value]) -> Patch {
         // A thought alone is no message.
         if !content.iter().any(|block| block["type"] == "text") {
             return Vec::new();
@@ -178,7 +178,7 @@ impl Conversation {
                 .map(|block| {
                     result(
                         block["id"].as_str().unwrap_or_default(),
-                        INTERRUPTED.into(),
+                        &INTERRUPTED.into(),
                         true,
                     )
                 })
@@ -195,7 +195,7 @@ impl Conversation {
         self.tokens = self.tokens.saturating_add(tokens(&message));
         self.bytes = self.bytes.saturating_add(size(&message));
         self.messages.push(message.clone());
-        vec![append(message), self.tokens_patch()]
+        vec![append(&message), self.tokens_patch()]
     }
 
     fn tokens_patch(&self) -> Value {
@@ -207,7 +207,7 @@ impl Conversation {
     }
 }
 
-fn append(message: Value) -> Value {
+fn append(message: &Value) -> Value {
     json!({ "op": "add", "path": "/messages/-", "value": message })
 }
 
@@ -216,7 +216,7 @@ fn user(text: &str) -> Value {
 }
 
 /// A block with the result of a call.
-pub fn result(id: &str, content: Value, is_error: bool) -> Value {
+pub fn result(id: &str, content: &Value, is_error: bool) -> Value {
     json!({ "type": "tool_result", "tool_use_id": id, "content": content, "is_error": is_error })
 }
 
@@ -355,12 +355,12 @@ mod tests {
                         conversation.answered(&answer(&ids, 10))
                     }
                     Step::Results(count, said) => {
-                        let results = (0..count).map(|n| result(&format!("t{n}"), "r".into(), false));
+                        let results = (0..count).map(|n| result(&format!("t{n}"), &"r".into(), false));
                         conversation.results(results.collect(), &said)
                     }
                     Step::Note(rule) => conversation.note(vec![rule], Vec::new(), &[]),
                     Step::Compact => conversation.compacted("so far"),
-                    Step::Broken(text) => conversation.broken_off(vec![json!({"type": "text", "text": text})]),
+                    Step::Broken(text) => conversation.broken_off(&[json!({"type": "text", "text": text})]),
                     Step::Repair => conversation.repaired(),
                 };
                 folded.apply(&patch).unwrap();

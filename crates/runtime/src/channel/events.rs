@@ -69,7 +69,7 @@ pub(super) async fn follow(runtime: &Runtime, request: &Request) -> Answer {
             let mut items = request.items();
             let cursor = reader.cursor();
             items.push(|out| {
-                out.extend_from_slice(format!(r#"{{"caught_up":{cursor}}}"#).as_bytes())
+                out.extend_from_slice(format!(r#"{{"caught_up":{cursor}}}"#).as_bytes());
             });
             request.send_items(items).await.map_err(gone)?;
             continue;

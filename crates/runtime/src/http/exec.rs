@@ -68,7 +68,7 @@ pub(super) async fn exec(
                 Ok(ExecEvent::Ended { outcome, duration }) => {
                     let recorded = finish.record(handle.mirrored(), &outcome, duration).await;
                     yield text(&match recorded {
-                        Ok(end) => ended(&outcome, end.map(|end| end.notes).unwrap_or_default()),
+                        Ok(end) => ended(&outcome, &end.map(|end| end.notes).unwrap_or_default()),
                         Err(refusal) => json!({ "failed": refusal.to_string() }),
                     });
                     return;
@@ -85,7 +85,7 @@ pub(super) async fn exec(
     (kind, Body::from_stream(lines)).into_response()
 }
 
-fn ended(outcome: &ExecOutcome, notes: Vec<String>) -> Value {
+fn ended(outcome: &ExecOutcome, notes: &[String]) -> Value {
     let text = match outcome {
         ExecOutcome::Exited(0) => None,
         ExecOutcome::Exited(code) => Some(format!("exit status {code}")),

@@ -79,7 +79,7 @@ impl Found {
             }
             return Ok(());
         }
-        self.words(command.words, command.redirects, altering, depth)
+        self.words(&command.words, command.redirects, altering, depth)
     }
 
     fn push(
@@ -103,7 +103,7 @@ impl Found {
 
     fn words(
         &mut self,
-        words: Vec<Word>,
+        words: &[Word],
         redirects: Vec<(Access, Word)>,
         mut altered_by: Option<String>,
         depth: usize,
@@ -130,7 +130,7 @@ impl Found {
         })
         .flatten()
         .or_else(|| (name == "alias" && !rest.is_empty()).then(|| "alias".to_owned()));
-        self.push(words.clone(), redirects, kind, altered_by.clone())?;
+        self.push(words.to_vec(), redirects, kind, altered_by.clone())?;
         if self.altered_by.is_none() {
             self.altered_by = alias;
         }
@@ -142,10 +142,10 @@ impl Found {
             }
             Runs::Script(text) => self.script(&text, depth + 1),
             Runs::Words { words, .. } if words.is_empty() => Ok(()),
-            Runs::Words { words, .. } => self.words(words, Vec::new(), altered_by, depth + 1),
+            Runs::Words { words, .. } => self.words(&words, Vec::new(), altered_by, depth + 1),
             Runs::Several(commands) => {
                 for words in commands {
-                    self.words(words, Vec::new(), altered_by.clone(), depth + 1)?;
+                    self.words(&words, Vec::new(), altered_by.clone(), depth + 1)?;
                 }
                 Ok(())
             }

@@ -227,7 +227,7 @@ impl ToolServer {
         let stop = cancelled.clone();
         let found = blocking(move || find::list(&target, glob.as_deref(), &stop)).await??;
         Ok(ToolOutcome::text(found_text(
-            found,
+            &found,
             "no files",
             "give a path or a glob",
         )))
@@ -257,7 +257,7 @@ impl ToolServer {
         let found =
             blocking(move || find::search(&target, &pattern, glob.as_deref(), &stop)).await??;
         Ok(ToolOutcome::text(found_text(
-            found,
+            &found,
             "no matches",
             "make the pattern narrower",
         )))
@@ -276,7 +276,7 @@ fn now_millis() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }
 
-fn found_text(found: find::Found, nothing: &str, narrower: &str) -> String {
+fn found_text(found: &find::Found, nothing: &str, narrower: &str) -> String {
     if found.lines.is_empty() {
         return nothing.to_owned();
     }
