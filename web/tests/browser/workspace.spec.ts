@@ -7,6 +7,10 @@ test("files: tree, versions, side by side, restore with a preview, download", as
 }) => {
   const session = await newSession(paired, { message: "write notes.txt one\\ntwo\\nthree\\n" });
   await idle(paired);
+  // The history begins when the files are first looked at.
+  await paired.getByRole("link", { name: "Files" }).click();
+  await expect(paired.getByRole("treeitem", { name: /notes\.txt/ })).toBeVisible();
+  await paired.goBack();
   await say(paired, "write notes.txt one\\n2\\nthree\\n");
   await idle(paired, 2);
   await paired.getByRole("link", { name: "Files" }).click();
