@@ -194,8 +194,9 @@ impl Conversation {
     fn push(&mut self, message: Value) -> Patch {
         self.tokens = self.tokens.saturating_add(tokens(&message));
         self.bytes = self.bytes.saturating_add(size(&message));
-        self.messages.push(message.clone());
-        vec![append(&message), self.tokens_patch()]
+        let patch = vec![append(&message), self.tokens_patch()];
+        self.messages.push(message);
+        patch
     }
 
     fn tokens_patch(&self) -> Value {
