@@ -64,6 +64,28 @@ for (const { name, viewport, phone } of SIZES) {
       await page.getByRole("button", { name: "Allow once" }).click();
       await idle(page, 2);
 
+      const guide = "# Der Wegweiser\\n\\nEin Programm, fünf Protokolle.\\n";
+      await say(page, `write guide.md ${guide}`);
+      await idle(page, 3);
+      await go(`s/${other}/files`);
+      await expect(page.getByRole("treeitem", { name: /guide/ })).toBeVisible();
+      await go(`s/${other}`);
+      await say(page, `write guide.md ${guide.replace("Programm", "Werkzeug")}Und eine Datei.\\n`);
+      await idle(page, 4);
+      await go(`s/${other}/files/guide.md`);
+      await page.getByText("Changes", { exact: true }).click();
+      await expect(page.getByText("Werkzeug").first()).toBeVisible();
+      await shot(page, `${kept}-files`);
+
+      await go("terminal/local");
+      await page.getByRole("button", { name: "New shell" }).click();
+      await page.waitForURL(/terminal\/local\/.+/);
+      await page.getByTestId("screen").click();
+      await page.keyboard.type("echo $((6*7))\n");
+      await expect(page.getByTestId("screen")).toContainText("42");
+      await shot(page, `${kept}-terminal`);
+      await page.getByRole("button", { name: "End" }).click();
+
       if (phone) {
         await go("");
         await shot(page, `${kept}-sessions`);
