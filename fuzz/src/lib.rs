@@ -8,12 +8,14 @@ mod agent;
 mod control;
 mod framing;
 pub mod mutate;
+mod policy;
 mod sandbox;
 mod workspace;
 
 pub use agent::agent;
 pub use control::control;
 pub use framing::framing;
+pub use policy::policy;
 pub use sandbox::sandbox;
 pub use workspace::workspace;
 
@@ -30,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     target("agent", agent),
     target("control", control),
     target("framing", framing),
+    target("policy", policy),
     target("sandbox", sandbox),
     target("workspace", workspace),
 ];
