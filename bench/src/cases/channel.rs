@@ -14,8 +14,8 @@ use std::time::{Instant, SystemTime};
 use anyhow::{Context as _, ensure};
 use futures_util::{SinkExt as _, StreamExt as _};
 use quintet_channel::client::{Client, Identity, ServerMessage};
-use quintet_control::UnixClient;
 use quintet_control::Client as _;
+use quintet_control::UnixClient;
 use quintet_runtime::config::ConfigInputs;
 use quintet_runtime::daemon::{Daemon, DaemonOptions};
 use quintet_runtime::home::Home;
@@ -82,7 +82,10 @@ fn races() -> anyhow::Result<Vec<Race>> {
         race(
             "200 browsers at 50 events/s each, p99",
             "1/s",
-            vec![Contender::new("quintet", || Ok(1.0 / paced(MANY)?.at(0.99)))],
+            vec![Contender::new(
+                "quintet",
+                || Ok(1.0 / paced(MANY)?.at(0.99)),
+            )],
         ),
         race(
             "attach and catch up on 10,000 events",
@@ -124,9 +127,7 @@ struct Bed {
 }
 
 /// Runs `work` with a daemon that is stopped afterwards.
-fn with_daemon<T>(
-    work: impl AsyncFnOnce(&mut Bed) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
+fn with_daemon<T>(work: impl AsyncFnOnce(&mut Bed) -> anyhow::Result<T>) -> anyhow::Result<T> {
     block_on(async {
         let folder = TempDir::new_in(env!("CARGO_MANIFEST_DIR"))?;
         let home = Home::new(folder.path());
@@ -151,11 +152,22 @@ fn with_daemon<T>(
         let url = format!("{}/ws", daemon.run_file().http.replacen("http", "ws", 1));
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let talk = async {
-            let code = UnixClient::connect(home.control_socket()).await?.pair().await?.code;
+            let code = UnixClient::connect(home.control_socket())
+                .await?
+                .pair()
+                .await?
+                .code;
             let (mut client, identity) = Client::pair(&url, &code, "bench").await?;
-            let made = client.request("sessions.create", json!({ "agent": "bench" })).await?;
+            let made = client
+                .request("sessions.create", json!({ "agent": "bench" }))
+                .await?;
             let session = made["session"].as_u64().context("a session")?;
-            let mut bed = Bed { url, identity, session, client };
+            let mut bed = Bed {
+                url,
+                identity,
+                session,
+                client,
+            };
             // The agent's process is started by the first message, which is not measured.
             bed.tell("flood 1").await?;
             bed.until_ended().await?;
@@ -197,7 +209,9 @@ impl Bed {
         let mut clients = Vec::with_capacity(count);
         for _ in 0..count {
             let mut client = Client::resume(&self.url, &self.identity).await?;
-            client.ask("events.follow", json!({ "after": after })).await?;
+            client
+                .ask("events.follow", json!({ "after": after }))
+                .await?;
             clients.push(client);
         }
         for client in &mut clients {
@@ -292,7 +306,10 @@ fn catch_up() -> anyhow::Result<f64> {
         let started = Instant::now();
         let mut client = Client::resume(&bed.url, &bed.identity).await?;
         client
-            .ask("events.follow", json!({ "after": 0, "session": bed.session }))
+            .ask(
+                "events.follow",
+                json!({ "after": 0, "session": bed.session }),
+            )
             .await?;
         let items = until(&mut client, |item| item.get("caught_up").is_some()).await?;
         let elapsed = started.elapsed().as_secs_f64();
