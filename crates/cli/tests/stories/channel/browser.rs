@@ -39,7 +39,9 @@ pub(super) async fn code(machine: &Machine) -> String {
 }
 
 pub(super) fn envelope(kind: &str, payload: Value) -> Value {
-    json!({ "v": 1, "type": kind, "session_id": "default", "payload": payload })
+    let mut envelope = json!({ "v": 1, "type": kind, "session_id": "default" });
+    envelope["payload"] = payload;
+    envelope
 }
 
 impl Browser {
