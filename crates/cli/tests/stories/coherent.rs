@@ -34,11 +34,12 @@ async fn worker(machine: &Machine, id: &str, root: &Path) -> Running {
 }
 
 fn paths(changed: &Value) -> Vec<(&str, &str)> {
-    let pair = |it| match it {
-        &Value::Object(ref it) => (it["path"].as_str().unwrap(), it["change"].as_str().unwrap()),
-        other => panic!("{other}"),
-    };
-    changed.as_array().unwrap().iter().map(pair).collect()
+    changed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| (it["path"].as_str().unwrap(), it["change"].as_str().unwrap()))
+        .collect()
 }
 
 async fn rows(machine: &Machine, kind: &str) -> Vec<Value> {
