@@ -194,23 +194,24 @@ async fn five_wrong_codes_lock_pairing_the_right_one_included() {
 }
 
 #[tokio::test]
-async fn a_code_pairs_one_device() {
+async fn a_code_pairs_one_device_and_is_forgotten_with_the_daemon() {
     let machine = Machine::fresh();
-    // The first run shows a code of its own; the second has none.
-    machine.up().await.stops().await;
     let daemon = machine.up().await;
-    let url = ws_url(&daemon);
-    let unopened = Client::pair(&url, "123456", "early").await;
-    assert!(matches!(
-        unopened,
-        Err(ClientError::Refused(Refused::CodeExpired, _))
-    ));
     let code = code(&machine).await;
+    let url = ws_url(&daemon);
     Client::pair(&url, &code, "first").await.unwrap();
     let second = Client::pair(&url, &code, "second").await;
     assert!(matches!(
         second,
         Err(ClientError::Refused(Refused::AlreadyUsed, _))
+    ));
+    daemon.stops().await;
+    // With a device paired, `up` makes no code of its own.
+    let daemon = machine.up().await;
+    let later = Client::pair(&ws_url(&daemon), &code, "later").await;
+    assert!(matches!(
+        later,
+        Err(ClientError::Refused(Refused::CodeExpired, _))
     ));
 }
 
