@@ -24,6 +24,24 @@ async fn online(machine: &Machine, worker: &str) {
     row(machine, "worker_online", |data| data["worker"] == worker).await;
 }
 
+/// Waits until a worker is online that an earlier daemon knew: the journal can't tell.
+async fn back(machine: &Machine, worker: &str) {
+    within("the worker is back", async {
+        loop {
+            let listed = machine.runs(&["workers", "--json"]).await.json();
+            let found = listed
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|it| it["id"] == worker);
+            if found.is_some_and(|it| it["state"] == "online") {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
 /// Another worker of this machine, online.
 async fn worker(machine: &Machine, id: &str, more: &[&str]) -> Running {
     let arguments = [&["worker", "--daemon-id", id], more].concat();
@@ -288,7 +306,12 @@ async fn a_token_may_come_in_the_address_and_a_wrong_one_opens_nothing() {
         .await
         .unwrap();
         let mut socket = TungsteniteSocket::new(socket);
-        let register = serde_json::json!({ "type": "register", "daemon_id": "w", "metadata": {} });
+        let register = serde_json::json!({
+            "type": "register", "daemon_id": "w",
+            "metadata": {
+                "hostname": "h", "platform": "linux", "arch": "x86_64", "version": "1", "labels": {},
+            },
+        });
         let text = WsMessage::Text(register.to_string().into());
         socket.send(text).await.unwrap();
         let answer = within("an answer", socket.next()).await.unwrap().unwrap();
@@ -492,7 +515,7 @@ async fn everything_outlives_a_daemon_that_stops_in_order() {
     let _daemon = machine
         .up_with(&["--no-worker", "--listen", &address])
         .await;
-    online(&machine, "w").await;
+    back(&machine, "w").await;
     input.write_all(b"after\n").await.unwrap();
     drop(input);
     let mut rest = String::new();
@@ -524,7 +547,7 @@ async fn a_copy_that_was_cut_goes_on_where_it_was() {
     let _daemon = machine
         .up_with(&["--no-worker", "--listen", &address])
         .await;
-    online(&machine, "w").await;
+    back(&machine, "w").await;
     machine.runs(&["cp", "big", "w:big"]).await.succeeds();
     let root = machine.home().join("workers/w/root");
     assert!(std::fs::read(root.join("big")).unwrap() == content);
@@ -553,7 +576,7 @@ async fn what_runs_without_a_reader_is_listed_and_gone_on_with() {
     let _daemon = machine
         .up_with(&["--no-worker", "--listen", &address])
         .await;
-    online(&machine, "w").await;
+    back(&machine, "w").await;
     let jobs = machine.runs(&["jobs", "--json"]).await.json();
     let job = jobs[0]["id"].as_str().unwrap();
     assert_eq!(
@@ -592,8 +615,9 @@ async fn workers_are_counted_and_changed_settings_are_taken_over() {
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
-    // A heartbeat every 10 s is too seldom for this.
-    machine.configure("[sandbox]\nstale_check = \"100ms\"\nstale_after = \"200ms\"\n");
+    // The worker that runs keeps its heartbeat of 10 s, which is too seldom for this.
+    let quick = "stale_check = \"100ms\"\nstale_after = \"200ms\"\nheartbeat = \"100ms\"\n";
+    machine.configure(&format!("[sandbox]\n{quick}"));
     machine.runs(&["reload"]).await.succeeds();
     row(&machine, "worker_stale", |data| data["worker"] == "local").await;
 }

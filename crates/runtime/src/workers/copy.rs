@@ -267,7 +267,7 @@ async fn fetch(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Resul
     let listed = match hub.list(worker, &request.remote).await {
         Ok(listed) => listed,
         // An old worker can't list; it can still send one file.
-        Err(RequestError::NeedsV2 { .. }) if !request.recursive => {
+        Err(RequestError::NeedsV2 { .. }) => {
             return fetch_file(hub, worker, &request.remote, local, told).await;
         }
         Err(error) => return Err(error.into()),

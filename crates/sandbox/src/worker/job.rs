@@ -123,7 +123,10 @@ pub(crate) async fn run(
         };
     }
     let started = match spec.kind {
-        JobKind::Exec => worker.spawner.pipes(&spec.program, spec.stdin).await,
+        JobKind::Exec => {
+            let alone = worker.jobs.running() <= 1;
+            worker.spawner.pipes(&spec.program, spec.stdin, alone).await
+        }
         JobKind::Shell => {
             let (rows, cols) = spec.size;
             worker.spawner.terminal(&spec.program, rows, cols).await

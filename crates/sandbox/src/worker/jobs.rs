@@ -110,6 +110,12 @@ impl Jobs {
         })
     }
 
+    /// How many have not ended.
+    pub(crate) fn running(&self) -> usize {
+        let table = self.lock();
+        table.values().filter(|entry| entry.ended.is_none()).count()
+    }
+
     pub(crate) fn find(&self, id: &str) -> Option<mpsc::Sender<JobCommand>> {
         self.lock().get(id).map(|entry| entry.commands.clone())
     }

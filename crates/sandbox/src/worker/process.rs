@@ -61,8 +61,16 @@ pub(crate) enum Exit {
 }
 
 impl Spawner {
-    /// Starts a program on pipes.
-    pub(crate) async fn pipes(&self, program: &Program, stdin: bool) -> io::Result<Process> {
+    /// Starts a program on pipes. `alone` says that nothing else waits for this thread.
+    ///
+    /// The start of a program blocks until the kernel has loaded it. Alone that is the fastest way;
+    /// beside others it would let them wait for each other, so that threads of their own do it.
+    pub(crate) async fn pipes(
+        &self,
+        program: &Program,
+        stdin: bool,
+        alone: bool,
+    ) -> io::Result<Process> {
         let (out_read, out_write) = io::pipe()?;
         let (err_read, err_write) = io::pipe()?;
         let (input, child_stdin) = if stdin {
@@ -87,7 +95,12 @@ impl Spawner {
                     .stdout(OwnedFd::from(out_write))
                     .stderr(OwnedFd::from(err_write))
                     .process_group(0);
-                let child = command.spawn()?;
+                let child = match alone {
+                    true => command.spawn()?,
+                    false => tokio::task::spawn_blocking(move || command.spawn())
+                        .await
+                        .map_err(io::Error::other)??,
+                };
                 (child_pid(&child)?, Exit::Child(Box::new(child)))
             }
             Self::Isolated(client) => {
