@@ -3,9 +3,12 @@
 use crate::harness::Race;
 
 pub(crate) mod agent;
+mod channel;
 mod control;
 mod framing;
 mod journal;
+pub(crate) mod sandbox;
+pub(crate) mod workspace;
 
 /// A named group of races.
 pub(crate) struct Case {
@@ -15,4 +18,12 @@ pub(crate) struct Case {
 }
 
 /// Every case, in the order of the usage text.
-pub(crate) const ALL: &[Case] = &[framing::CASE, control::CASE, journal::CASE, agent::CASE];
+pub(crate) const ALL: &[Case] = &[
+    framing::CASE,
+    control::CASE,
+    channel::CASE,
+    journal::CASE,
+    agent::CASE,
+    sandbox::CASE,
+    workspace::CASE,
+];

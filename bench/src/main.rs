@@ -27,6 +27,12 @@ const ROUNDS: usize = 9;
 fn main() -> anyhow::Result<ExitCode> {
     let mut args = env::args().skip(1);
     let name = args.next().unwrap_or_default();
+    if name == "child" && env::args().nth(2).as_deref() == Some("sandbox") {
+        return cases::sandbox::child::run(env::args_os().skip(3));
+    }
+    if name == "child" && env::args().nth(2).as_deref() == Some("workspace") {
+        return cases::workspace::child::run(env::args_os().skip(3));
+    }
     if name == "child" {
         let words: Vec<String> = args.collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -122,10 +122,10 @@ async fn report(
         true => Err(shown),
         false => Ok(shown),
     };
-    turn.tool_result(&call.id, result, elapsed).await?;
+    // First, so that with the last result everything of the calls has been said.
     for changed in &outcome.changes {
         turn.file_change(&changed.path, changed.change, changed.diff.clone())
             .await?;
     }
-    Ok(())
+    turn.tool_result(&call.id, result, elapsed).await
 }

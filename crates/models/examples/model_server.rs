@@ -30,6 +30,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let replies = Mutex::new(replies);
     let listener = tokio::net::TcpListener::bind(address).await?;
     let server = TestServer::on(listener, move |received| {
+        if received.lists_models() {
+            return Reply::error(404, "not_found_error", "no list of models");
+        }
         if let Some(log) = &log {
             let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = writeln!(log, "{}", received.body);

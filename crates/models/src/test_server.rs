@@ -203,6 +203,11 @@ pub struct Received {
 }
 
 impl Received {
+    /// Whether it asks for a list of models, which no script has a reply for.
+    pub fn lists_models(&self) -> bool {
+        self.path.ends_with("/models")
+    }
+
     /// A header as text; empty where it is absent.
     pub fn header(&self, name: &str) -> &str {
         self.headers
@@ -238,7 +243,10 @@ impl TestServer {
     /// Answers with a script on a free port of this machine; a request beyond its end gets 500.
     pub async fn start(script: Vec<Reply>) -> Self {
         let script = Mutex::new(VecDeque::from(script));
-        Self::answering(move |_| {
+        Self::answering(move |received| {
+            if received.lists_models() {
+                return Reply::error(404, "not_found_error", "no list of models");
+            }
             let next = script
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)

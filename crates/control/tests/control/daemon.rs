@@ -130,6 +130,7 @@ pub(crate) fn command_events(job: &str) -> [CommandEvent; 3] {
     let ended = CommandEnded {
         outcome: Some(command_ended::Outcome::Exited(3)),
         duration_ms: 5,
+        ..CommandEnded::default()
     };
     [
         Event::Started(started),

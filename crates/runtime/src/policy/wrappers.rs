@@ -7,7 +7,7 @@
 use super::words::{Access, Piece, Simple, Unreadable, Word, read_nested};
 
 /// How deep wrappers may be nested.
-const MAX_DEPTH: usize = 8;
+const MAX_DEPTH: usize = 16;
 
 /// The most commands of one line.
 const MAX_PARTS: usize = 1024;
@@ -522,7 +522,7 @@ mod tests {
     #[test]
     fn nesting_ends() {
         let mut line = "rm x".to_owned();
-        for _ in 0..12 {
+        for _ in 0..20 {
             line = format!("env {line}");
         }
         assert_eq!(parts(&line), Err(Unreadable::TooDeep));

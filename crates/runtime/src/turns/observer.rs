@@ -302,9 +302,14 @@ impl TurnObserver {
                     self.request_approval(agent, &turn, event).await?;
                 }
                 InstanceEvent::Usage(used) => {
+                    let before = larger(&gate.used, &gate.metered);
                     gate.used = used;
                     let so_far = larger(&used, &gate.metered);
-                    rows.push(Entry::new(Kind::Usage, &so_far).in_turn(turn.session, turn.id));
+                    // What the gateway metered has its row already.
+                    if so_far != before {
+                        let row = Entry::new(Kind::Usage, &so_far);
+                        rows.push(row.in_turn(turn.session, turn.id));
+                    }
                     if turn
                         .allowance
                         .is_some_and(|allowance| used.cost >= allowance)
