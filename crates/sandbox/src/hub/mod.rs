@@ -43,7 +43,7 @@ use crate::proto::{Liveness, Protocol};
 use crate::socket::close;
 
 /// The read buffer that a hub's sockets should have: every idle worker holds one.
-pub const SOCKET_BUFFER: usize = 16 * 1024;
+pub const SOCKET_BUFFER: usize = 12 * 1024;
 
 /// A hub's clockwork.
 #[derive(Debug, Clone, Copy)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{
     AsyncRead, AsyncReadExt as _, AsyncSeek, AsyncSeekExt as _, AsyncWriteExt as _, BufReader,
+    BufWriter,
 };
 use tokio::time::Instant;
 
@@ -20,6 +21,9 @@ const WINDOW: u32 = 4 * 1024 * 1024;
 
 /// Reads ahead of an upload, so that the file system is asked seldom.
 const READ_AHEAD: usize = 512 * 1024;
+
+/// Gathers a download for the same reason.
+const WRITE_BEHIND: usize = 512 * 1024;
 
 /// Attempts at one transfer, each of which must have moved bytes or found its worker back.
 const ATTEMPTS: usize = 10;
@@ -455,12 +459,22 @@ async fn receive(
     target.set_len(at).await.map_err(local)?;
     target.seek(SeekFrom::Start(at)).await.map_err(local)?;
     progress(at);
-    while let Some(bytes) = download.next().await? {
-        target.write_all(&bytes).await.map_err(local)?;
-        at += bytes.len() as u64;
-        progress(at);
-    }
-    target.flush().await.map_err(local)
+    // The file system is asked seldom: each time costs a change of threads.
+    let mut target = BufWriter::with_capacity(WRITE_BEHIND, target);
+    let result = loop {
+        match download.next().await {
+            Ok(Some(bytes)) => {
+                target.write_all(&bytes).await.map_err(local)?;
+                at += bytes.len() as u64;
+                progress(at);
+            }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    // What came before a failure is where the next attempt goes on.
+    target.flush().await.map_err(local)?;
+    result
 }
 
 fn remote_file(opened: &Opened) -> RemoteFile {
