@@ -88,11 +88,9 @@ impl FrontDoor {
         ] {
             symlink(&stand_in, door.path(&format!("bin/{name}"))).unwrap();
         }
-        symlink(
-            &stand_in,
-            door.path("crates/sandbox/tests/install-peers.sh"),
-        )
-        .unwrap();
+        for script in ["crates/sandbox/tests/install-peers.sh", "web/check"] {
+            symlink(&stand_in, door.path(script)).unwrap();
+        }
         door
     }
 

@@ -8,7 +8,7 @@
 //! Latencies are shown as their inverse, because more is better in every table here: 1000/s is 1 ms.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context as _, ensure};
@@ -144,7 +144,7 @@ fn with_daemon<T>(work: impl AsyncFnOnce(&mut Bed) -> anyhow::Result<T>) -> anyh
             version: "bench",
             compat_socket: None,
             insecure: false,
-            program: PathBuf::from(program),
+            program,
             base_env: BTreeMap::new(),
             worker: None,
         })

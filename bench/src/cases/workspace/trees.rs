@@ -80,7 +80,7 @@ pub(super) fn text(place: &Place) -> anyhow::Result<()> {
             let number = noise.next();
             block.push_str(words[usize::try_from(number % 10)?]);
             block.push_str(&format!("_{:x}", number >> 52));
-            block.push(if number % 13 == 0 { '\n' } else { ' ' });
+            block.push(if number.is_multiple_of(13) { '\n' } else { ' ' });
         }
         file.write_all(&block.as_bytes()[..1 << 20])?;
     }

@@ -1,14 +1,13 @@
-//! Agents that use the Rust SDK, and the built-in shell, under the real supervisor.
+//! Agents that use the Rust SDK, under the real supervisor.
 
 use std::time::Duration;
 
 use quintet_agent::{
-    ApprovalResult, AskOutcome, Element, FailReason, FinishReason, InstanceEvent, InstanceHandle,
-    Phase, Steered, TerminalStream, TurnEnd,
+    ApprovalResult, AskOutcome, FailReason, FinishReason, InstanceEvent, Phase, Steered, TurnEnd,
 };
 use serde_json::json;
 
-use crate::harness::{PATIENCE, World, processes_of, reaches, run};
+use crate::harness::{PATIENCE, World, reaches, run};
 
 fn finished(finish_reason: FinishReason) -> TurnEnd {
     TurnEnd::Completed {

@@ -376,6 +376,7 @@ fn expected(request: &str) -> Vec<ServerMessage> {
         "compact_undo" => vec![accepted(18).into()],
         "agent_restart" => vec![accepted(19).into()],
         "token_revoke" => vec![accepted(21).into()],
+        "device_revoke" => vec![accepted(23).into()],
         "undo" => vec![
             UndoReport {
                 sequence: 22,
