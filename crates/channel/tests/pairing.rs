@@ -1,5 +1,4 @@
 //! Two sides of a pairing and of a resume, and somebody between them.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use proptest::prelude::*;
 use quintet_channel::proto::device::DeviceId;
