@@ -88,7 +88,7 @@ impl Backend for Answering {
             "flood" => loop {
                 let mut items = request.items();
                 items.push(|out| {
-                    out.extend_from_slice(&json!("x".repeat(100_000)).to_string().into_bytes())
+                    out.extend_from_slice(&json!("x".repeat(100_000)).to_string().into_bytes());
                 });
                 if request.send_items(items).await.is_err() {
                     return Ok(json!({}));

@@ -221,9 +221,9 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_open_by_chance(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn no_bytes_open_by_chance(mut bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let (_, mut receiver) = pair();
-            prop_assert!(receiver.open(&mut bytes.clone()).is_err());
+            prop_assert!(receiver.open(&mut bytes).is_err());
         }
     }
 }
