@@ -28,7 +28,7 @@ pub(crate) struct Process {
     pid: Option<Pid>,
     said: Arc<Mutex<VecDeque<String>>>,
     /// Owns the task that reads stderr.
-    _stderr: JoinSet<()>,
+    stderr: JoinSet<()>,
 }
 
 impl Process {
@@ -69,7 +69,7 @@ impl Process {
             child,
             pid,
             said,
-            _stderr: tasks,
+            stderr: tasks,
         };
         Ok((process, stdout, stdin))
     }
@@ -81,6 +81,8 @@ impl Process {
             Ok(Err(error)) => format!("it can't be waited for: {error}"),
             Err(_) => "it closed its output and still runs".to_owned(),
         };
+        // What it said last may still be on its way; a child of its own can hold the pipe longer.
+        let _ = tokio::time::timeout(GRACE, self.stderr.join_next()).await;
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         match said.is_empty() {
             true => ended,
