@@ -28,6 +28,8 @@ enum DevicesCommand {
     /// End a browser's pairing; its connections are closed at once
     Revoke {
         /// Id of the device, or a beginning of it that is only one's
+        // An id may begin with a dash.
+        #[arg(allow_hyphen_values = true)]
         id: String,
     },
 }
