@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quintet_framing::unix;
 use quintet_workspace::control::{self, Open};
@@ -36,6 +36,9 @@ const OPEN_AT_ONCE: usize = 64;
 
 /// Connections of one workspace at once.
 const REPLICAS: usize = 256;
+
+/// Between two tries to accept when the system has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The socket beside a history on which workers of this machine follow it.
 const SOCKET: &str = "sync.sock";
@@ -232,8 +235,8 @@ async fn accept(listener: UnixListener, workspace: Workspace, stop: Cancellation
             } => accepted,
         };
         let (permit, Ok((stream, _))) = accepted else {
-            // Out of descriptors; the next one may find some.
-            tokio::task::yield_now().await;
+            // Out of descriptors: asking again at once would only burn the processor.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
         if !unix::peer_is_same_uid(&stream).unwrap_or(false) {
