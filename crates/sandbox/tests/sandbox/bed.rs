@@ -1,6 +1,7 @@
 //! A hub, its listener, and workers that are either ours, raw sockets, or programs.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -32,6 +33,15 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
         Ok(value) => value,
         Err(_) => panic!("waited in vain: {what}"),
     }
+}
+
+/// What commands and shells see: this process's variables, with a home of the test's own, as
+/// what a person's shell does when it starts is not part of any test.
+fn environment(home: &Path) -> Vec<(OsString, OsString)> {
+    let mut variables = scrub_environment(std::env::vars_os());
+    variables.retain(|(name, _)| name != "HOME");
+    variables.push(("HOME".into(), home.into()));
+    variables
 }
 
 /// Tokens by worker; a worker without an entry is let in when it is of this user.
@@ -176,7 +186,7 @@ impl Bed {
     pub(crate) fn config(&self, id: &str) -> WorkerConfig {
         let spool = self.dir.path().join(format!("spool-{id}"));
         let mut config = WorkerConfig::new(&self.url(), id, self.root(id), spool);
-        config.env = scrub_environment(std::env::vars_os());
+        config.env = environment(self.dir.path());
         config.backoff = quick_backoff();
         config
     }
@@ -344,6 +354,7 @@ impl Program {
             .args(&words[1..])
             .arg("worker")
             .arg(settings.to_string())
+            .env("HOME", settings["root"].as_str().unwrap())
             .spawn()
             .unwrap();
         Self(child)
@@ -505,7 +516,7 @@ impl Lone {
         let root = dir.path().join("root");
         std::fs::create_dir(&root).unwrap();
         let mut config = WorkerConfig::new(&hub.url, "w", root, dir.path().join("spool"));
-        config.env = scrub_environment(std::env::vars_os());
+        config.env = environment(dir.path());
         config.backoff = quick_backoff();
         config.pulse = Pulse::default();
         change(&mut config);

@@ -91,6 +91,7 @@ async fn the_released_daemon_works_under_our_hub() {
             "env=test",
         ])
         .current_dir(&root)
+        .env("HOME", bed.dir.path())
         .env("SANDD_ROOT", bed.dir.path().join("sandd"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
