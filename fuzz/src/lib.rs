@@ -5,6 +5,8 @@
 //! `tests/corpus.rs`, which replays `corpus/NAME/` and mutates it for a few seconds.
 
 mod agent;
+mod channel_v1;
+mod channel_v2;
 mod control;
 mod framing;
 pub mod mutate;
@@ -13,6 +15,8 @@ mod sandbox;
 mod workspace;
 
 pub use agent::agent;
+pub use channel_v1::channel_v1;
+pub use channel_v2::channel_v2;
 pub use control::control;
 pub use framing::framing;
 pub use policy::policy;
@@ -30,6 +34,8 @@ pub struct Target {
 /// Every target.
 pub const TARGETS: &[Target] = &[
     target("agent", agent),
+    target("channel_v1", channel_v1),
+    target("channel_v2", channel_v2),
     target("control", control),
     target("framing", framing),
     target("policy", policy),
