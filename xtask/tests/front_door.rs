@@ -85,6 +85,7 @@ impl FrontDoor {
             "cc",
             "c++",
             "git",
+            "chromium",
         ] {
             symlink(&stand_in, door.path(&format!("bin/{name}"))).unwrap();
         }

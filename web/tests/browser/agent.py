@@ -160,6 +160,17 @@ def do_markdown(_):
     complete()
 
 
+def do_stream(_):
+    """Stops in the middle of a code block."""
+    say("# Half a ti")
+    say("tle\n\n```python\nprint(1)")
+    message = until("steer", "cancel")
+    if message["type"] == "cancel":
+        return complete("cancelled")
+    say("Some **bold** words.")
+    complete()
+
+
 def do_many(rest):
     for number in range(int(rest)):
         element("tool_call", call_id=f"c{number}", name="step", arguments={"path": f"file-{number}"})

@@ -1,4 +1,5 @@
-import { Daemon } from "./daemon";
+import type { Page } from "@playwright/test";
+import { Daemon, networkAddress } from "./daemon";
 import { answers, connection, expect, idle, newSession, pair, say, test, watch } from "./fixtures";
 
 test("the daemon goes and comes back: nothing is lost or doubled", async ({ browser }) => {
@@ -86,7 +87,7 @@ test("what was seen is readable without the daemon, and an unsent message is kep
 });
 
 /** The names of what the page keeps. */
-function stored(page: import("@playwright/test").Page): Promise<string[]> {
+function stored(page: Page): Promise<string[]> {
   return page.evaluate(
     () =>
       new Promise<string[]>((resolve) => {
@@ -102,23 +103,81 @@ function stored(page: import("@playwright/test").Page): Promise<string[]> {
   );
 }
 
-test("over plain http the page says so", async ({ browser }) => {
+test("without a network the page says so, and what is written goes out when it is back", async ({
+  browser,
+}) => {
   const daemon = await Daemon.start();
   const context = await browser.newContext();
   const page = await context.newPage();
-  // What a phone sees on an address of the local network: no secure context, no WebCrypto.
-  await page.addInitScript(() => {
-    Object.defineProperty(globalThis, "isSecureContext", { value: false });
-    Object.defineProperty(globalThis.crypto, "subtle", { value: undefined });
-  });
-  await page.goto(daemon.url);
-  await expect(page.getByText(/came over plain http/)).toBeVisible();
-  const { code } = await daemon.pair();
-  await page.getByLabel("Code").fill(code);
-  await page.getByRole("button", { name: "They match" }).click();
+  await pair(page, daemon);
+  await newSession(page, { message: "with a network" });
+  await idle(page);
+  await context.setOffline(true);
+  // A browser leaves an open connection to itself: what goes with the network is its other end.
+  await daemon.kill();
+  await expect(connection(page)).toHaveText(/Offline/);
+  await say(page, "written on a train");
+  await expect(page.getByTestId("outgoing")).toContainText("Waits for the connection");
+  await daemon.up();
+  await context.setOffline(false);
   await expect(connection(page)).toHaveText(/Live/);
+  await expect(answers(page)).toHaveText([
+    "You said: with a network",
+    "You said: written on a train",
+  ]);
+  await expect(page.getByRole("article", { name: "You said" })).toHaveCount(2);
+  await context.close();
+  await daemon.stop();
+});
+
+const PHONE = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true };
+
+test("a phone over the daemon's TLS", async ({ browser }) => {
+  // On an address of the network the daemon makes a certificate by itself.
+  const address = networkAddress();
+  const daemon = await Daemon.start(address ?? "0.0.0.0");
+  const context = await browser.newContext({ ...PHONE, ignoreHTTPSErrors: true });
+  const page = await context.newPage();
+  const { url } = await daemon.pair();
+  expect(url).toMatch(/^https:/);
+  await page.goto(url);
+  await page.getByRole("button", { name: "They match" }).tap();
+  await expect(page.getByText(/came over plain http/)).toHaveCount(0);
+  expect(await page.evaluate(() => isSecureContext && crypto.subtle !== undefined)).toBe(true);
+  await newSession(page, { message: "from the sofa" });
+  await expect(answers(page)).toHaveText("You said: from the sofa");
+  await page.reload();
+  await expect(answers(page)).toHaveText("You said: from the sofa");
+  await context.close();
+  await daemon.stop();
+});
+
+test("a phone over plain http, where there is no WebCrypto, and the page says so", async ({
+  browser,
+}) => {
+  const address = networkAddress();
+  const daemon = await Daemon.start(address ?? "127.0.0.1", ["--insecure"]);
+  const context = await browser.newContext(PHONE);
+  const broken = watch(context, daemon);
+  const page = await context.newPage();
+  if (address === undefined) {
+    // Without a network there is no address that a browser mistrusts: it is told to.
+    await page.addInitScript(() => {
+      Object.defineProperty(globalThis, "isSecureContext", { value: false });
+      Object.defineProperty(globalThis.crypto, "subtle", { value: undefined });
+    });
+  }
+  const { url, code } = await daemon.pair();
+  await page.goto(url.split("#")[0] ?? "");
+  expect(await page.evaluate(() => isSecureContext || crypto.subtle !== undefined)).toBe(false);
+  await expect(page.getByText(/came over plain http/)).toBeVisible();
+  await page.getByLabel("Code").fill(code);
+  await page.getByRole("button", { name: "They match" }).tap();
   await newSession(page, { message: "without WebCrypto" });
   await expect(answers(page)).toHaveText("You said: without WebCrypto");
+  await page.reload();
+  await expect(answers(page)).toHaveText("You said: without WebCrypto");
+  expect(broken).toEqual([]);
   await context.close();
   await daemon.stop();
 });

@@ -72,16 +72,27 @@ export function connection(page: Page): Locator {
 /** Starts a session with the test agent; returns its number. */
 export async function newSession(
   page: Page,
-  more: { message?: string; folder?: string } = {},
+  more: { agent?: string; message?: string; folder?: string; worker?: string } = {},
 ): Promise<number> {
   await page.getByRole("button", { name: "New session" }).locator("visible=true").first().click();
   const dialog = page.getByRole("dialog", { name: "New session" });
-  await dialog.getByRole("radio", { name: /tester/ }).check();
+  await dialog.getByRole("radio", { name: more.agent ?? "tester" }).check();
   if (more.message) await dialog.getByLabel("First message").fill(more.message);
   if (more.folder) await dialog.getByLabel("Folder").fill(more.folder);
+  if (more.worker) await dialog.getByLabel("Worker").selectOption(more.worker);
   await dialog.getByRole("button", { name: "Start" }).click();
   await page.waitForURL(/#\/s\/\d+$/);
   return Number(/\d+$/.exec(page.url())?.[0]);
+}
+
+/** Presses Tab until something has the focus, as a person without a mouse does. */
+export async function tabTo(page: Page, target: Locator): Promise<void> {
+  await expect(target).toBeVisible();
+  for (let presses = 0; presses < 100; presses += 1) {
+    await page.keyboard.press("Tab");
+    if (await target.evaluate((node) => node === document.activeElement)) return;
+  }
+  throw new Error(`the Tab key never came to ${target}`);
 }
 
 export async function say(page: Page, text: string): Promise<void> {

@@ -22,6 +22,29 @@ test("an answer in one's own words", async ({ paired }) => {
   await expect(answers(paired)).toHaveText("You chose [['a third one']]");
 });
 
+test("a question is on every device, and gone from all when one has answered", async ({
+  paired,
+  daemon,
+  browser,
+}) => {
+  const context = await browser.newContext();
+  const other = await context.newPage();
+  await pair(other, daemon);
+  await newSession(paired, { message: "ask" });
+  for (const page of [paired, other]) {
+    const waiting = page.getByRole("region", { name: "Waiting for you" });
+    await expect(waiting.getByText("Which branch?")).toBeVisible();
+  }
+  const card = other.getByTestId("ask").locator("visible=true").last();
+  await card.getByText("main").click();
+  await card.getByRole("button", { name: "Answer" }).click();
+  for (const page of [paired, other]) {
+    await expect(page.getByRole("region", { name: "Waiting for you" })).toHaveCount(0);
+  }
+  await expect(answers(paired)).toHaveText("You chose [['main']]");
+  await context.close();
+});
+
 test("allow once asks again the next time", async ({ paired }) => {
   await newSession(paired, { message: "approve rm -rf build" });
   const card = paired.getByTestId("approval").locator("visible=true").last();

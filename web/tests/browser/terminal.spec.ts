@@ -1,4 +1,5 @@
-import { expect, test } from "./fixtures";
+import { Daemon } from "./daemon";
+import { expect, pair, test } from "./fixtures";
 
 test("a terminal on a worker, left and taken up again", async ({ paired, daemon }) => {
   await paired.goto(`${daemon.url}/#/workers`);
@@ -25,4 +26,63 @@ test("a terminal on a worker, left and taken up again", async ({ paired, daemon 
   await expect(screen).toContainText("again-still-here");
   await paired.getByRole("button", { name: "End" }).click();
   await expect(paired.getByRole("button", { name: "New shell" })).toBeVisible();
+});
+
+test("a second device takes a terminal over, and the first can take it back", async ({
+  paired,
+  daemon,
+  browser,
+}) => {
+  await paired.goto(`${daemon.url}/#/terminal/local`);
+  await paired.getByRole("button", { name: "New shell" }).click();
+  await paired.waitForURL(/#\/terminal\/local\/.+/);
+  const screen = paired.getByTestId("screen");
+  await screen.click();
+  await paired.keyboard.type("echo $((50+5))-first\n");
+  await expect(screen).toContainText("55-first");
+
+  const context = await browser.newContext();
+  const other = await context.newPage();
+  await pair(other, daemon);
+  await other.goto(paired.url());
+  const theirs = other.getByTestId("screen");
+  await expect(theirs).toContainText("55-first");
+  await expect(paired.getByRole("alert")).toContainText("Somebody else attached.");
+  await theirs.click();
+  await other.keyboard.type("echo $((60+6))-second\n");
+  await expect(theirs).toContainText("66-second");
+
+  await paired.getByRole("button", { name: "Attach again" }).click();
+  await expect(screen).toContainText("66-second");
+  await expect(other.getByRole("alert")).toContainText("Somebody else attached.");
+  // What was on the screen is not written a second time.
+  await expect(screen).toContainText(/55-first(?!.*55-first)/s);
+  await paired.getByRole("button", { name: "End" }).click();
+  await context.close();
+});
+
+test("a terminal goes on where it was when the connection is back", async ({ browser }) => {
+  const daemon = await Daemon.start();
+  await daemon.worker("box");
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await pair(page, daemon);
+  await page.goto(`${daemon.url}/#/terminal/box`);
+  await page.getByRole("button", { name: "New shell" }).click();
+  await page.waitForURL(/#\/terminal\/box\/.+/);
+  const screen = page.getByTestId("screen");
+  await screen.click();
+  await page.keyboard.type("KEPT=still; echo $((70+7))-before\n");
+  await expect(screen).toContainText("77-before");
+  await daemon.kill();
+  await expect(page.getByRole("alert")).toContainText("The connection was lost");
+  await daemon.up();
+  await page.getByRole("button", { name: "Try now" }).click();
+  await expect(page.getByRole("button", { name: "Detach" })).toBeEnabled();
+  await screen.click();
+  await page.keyboard.type("echo $KEPT-$((80+8))-after\n");
+  await expect(screen).toContainText("still-88-after");
+  await expect(screen).toContainText("77-before");
+  await context.close();
+  await daemon.stop();
 });

@@ -29,6 +29,11 @@ test("files: tree, versions, side by side, restore with a preview, download", as
     file.getByRole("row").filter({ hasText: "two" }).filter({ hasText: "2" }).first(),
   ).toBeVisible();
 
+  const slider = paired.getByRole("slider", { name: "Version" });
+  await slider.press("ArrowLeft");
+  await expect(paired.getByText(/^Version \d+/).first()).toBeVisible();
+  await slider.press("ArrowRight");
+  await expect(paired.getByText(/^Version \d+/)).toHaveCount(0);
   await paired.getByRole("button", { name: "Earlier version" }).click();
   await expect(paired.getByText(/^Version \d+/).first()).toBeVisible();
   await file.getByText("File", { exact: true }).click();

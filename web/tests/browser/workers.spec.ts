@@ -1,0 +1,65 @@
+import { Daemon } from "./daemon";
+import { expect, idle, newSession, pair, test, watch } from "./fixtures";
+
+test("workers with state, load and labels; a session on one of them; its terminal among the files", async ({
+  browser,
+}) => {
+  const daemon = await Daemon.start();
+  await daemon.worker("box", "--label", "gpu=yes", "--label", "zone=attic");
+  const context = await browser.newContext();
+  const broken = watch(context, daemon);
+  const page = await context.newPage();
+  await pair(page, daemon);
+  await page.goto(`${daemon.url}/#/workers`);
+  await expect(page.getByRole("listitem", { name: "local" }).getByText("online")).toBeVisible();
+  const box = page.getByRole("listitem", { name: "box" });
+  await expect(box.getByText("online")).toBeVisible();
+  await expect(box.getByRole("list", { name: "Labels" }).getByRole("listitem")).toHaveText([
+    "gpu=yes",
+    "zone=attic",
+  ]);
+  await expect(box.getByText("0 commands running")).toBeVisible();
+
+  const message = "pwd; printf made-there > made.txt";
+  const session = await newSession(page, { agent: "shell", worker: "box", message });
+  await idle(page);
+  await expect(page.getByRole("log")).toContainText(`${daemon.home}/workers/box/root/workspaces/`);
+  const sessions = await daemon.json<{ id: number; worker: string }[]>("sessions");
+  expect(sessions.find(({ id }) => id === session)?.worker).toBe("box");
+
+  await page.getByRole("button", { name: "Session menu" }).click();
+  await page.getByRole("link", { name: "Terminal" }).click();
+  await page.waitForURL(/#\/terminal\/box\/.+/);
+  const screen = page.getByTestId("screen");
+  await screen.click();
+  await page.keyboard.type("echo it-says-$(cat made.txt)\n");
+  await expect(screen).toContainText("it-says-made-there");
+  daemon.begin("exec", "local", "--", "sleep 1000");
+  await expect
+    .poll(async () => {
+      const workers = await daemon.json<{ id: string; running: number }[]>("workers");
+      return workers.find(({ id }) => id === "local")?.running;
+    })
+    .toBe(1);
+  await page.goto(`${daemon.url}/#/workers`);
+  const local = page.getByRole("listitem", { name: "local" });
+  await expect(local.getByText("1 command running")).toBeVisible();
+  expect(broken).toEqual([]);
+  await context.close();
+  await daemon.stop();
+});
+
+test("a worker that goes is shown as gone", async ({ browser }) => {
+  const daemon = await Daemon.start();
+  await daemon.worker("box");
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await pair(page, daemon);
+  await page.goto(`${daemon.url}/#/workers`);
+  const box = page.getByRole("listitem", { name: "box" });
+  await expect(box.getByText("online")).toBeVisible();
+  await daemon.endOthers();
+  await expect(box.getByText("offline")).toBeVisible();
+  await context.close();
+  await daemon.stop();
+});
