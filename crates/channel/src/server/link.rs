@@ -199,6 +199,17 @@ impl Drop for ByteStream {
     }
 }
 
+/// How a stream ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// The program behind it ended with this code.
+    Exited(i32),
+    /// It can't go on, for this reason; a device must not try again by itself.
+    Failed(String),
+    /// What is behind it lives on, and may be attached to again.
+    LetGo,
+}
+
 /// Sends into a stream.
 #[derive(Clone)]
 pub struct StreamSender {
@@ -223,8 +234,16 @@ impl StreamSender {
     }
 
     /// Tells the device that nothing more comes.
-    pub async fn end(&self, code: Option<i32>) -> Result<(), Ended> {
-        let end = json!({ "stream_end": { "stream": self.id, "code": code } });
+    pub async fn end(&self, end: &StreamEnd) -> Result<(), Ended> {
+        let stream = self.id;
+        let end = match end {
+            StreamEnd::Exited(code) => json!({ "stream": stream, "code": code }),
+            StreamEnd::Failed(reason) => {
+                json!({ "stream": stream, "code": null, "reason": reason })
+            }
+            StreamEnd::LetGo => json!({ "stream": stream, "code": null }),
+        };
+        let end = json!({ "stream_end": end });
         self.link.send(message::json(&end)).await
     }
 }

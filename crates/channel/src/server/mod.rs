@@ -40,7 +40,7 @@ use crate::proto::pairing::{self, PairError, Pairing};
 use crate::proto::v1::{E2eKey, Outer, ServerEvent};
 use crate::proto::v2::message::OpError;
 
-pub use link::{ByteStream, Link, Request};
+pub use link::{ByteStream, Link, Request, StreamEnd};
 pub use socket::Closed;
 
 /// The largest message that the WebSocket layer reads for v1: over its limit, so that we can say so.

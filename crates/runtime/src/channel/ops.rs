@@ -82,7 +82,8 @@ pub(super) async fn serve(runtime: Arc<Runtime>, device: &Device, request: Reque
         "usage.report" => usage::report(&runtime, given).await,
 
         "shells.list" => shells::list(&runtime, given).await,
-        "shells.open" | "shells.attach" => shells::open(&runtime, &request).await,
+        "shells.open" => shells::open(&runtime, &request).await,
+        "shells.attach" => shells::attach(&runtime, &request).await,
         "shells.resize" => shells::resize(&runtime, &request).await,
         "shells.close" => shells::close(&runtime, &request),
         "shells.detach" => shells::detach(&request),

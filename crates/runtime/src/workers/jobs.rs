@@ -14,7 +14,7 @@ use quintet_control::wire::{
 };
 use quintet_sandbox::hub::{
     ExecEvent, ExecHandle, ExecInput, ExecOutcome, ExecRequest, RequestError, ShellEvent,
-    ShellHandle, ShellInput, TerminalSize,
+    ShellHandle, ShellInput, ShellPlace, TerminalSize,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -168,23 +168,51 @@ impl Workers {
 
     /// Starts a shell, or attaches to one.
     pub(crate) async fn shell(&self, request: ShellMsg) -> Result<CommandEvents, Refusal> {
-        let size = size(request.rows, request.cols)?;
-        let handle = match &request.attach {
-            Some(job) => {
-                self.arrived(&request.worker).await;
-                let handle = self.hub.attach_shell(&request.worker, job).await?;
-                handle.input().resize(size).await?;
-                handle
+        let size = terminal_size(request.rows, request.cols)?;
+        let worker = &request.worker;
+        match &request.attach {
+            Some(job) => self.attach_shell(worker, job, size, 0).await,
+            None => {
+                self.open_shell(worker, ShellPlace::Root, size, &request.term)
+                    .await
             }
-            None => self.hub.shell(&request.worker, size, &request.term).await?,
-        };
+        }
+    }
+
+    /// Starts a shell in a place.
+    pub(crate) async fn open_shell(
+        &self,
+        worker: &str,
+        place: ShellPlace,
+        size: TerminalSize,
+        term: &str,
+    ) -> Result<CommandEvents, Refusal> {
+        let handle = self.hub.shell_in(worker, place, size, term).await?;
+        Ok(self.follow_shell(handle))
+    }
+
+    /// Attaches to a shell for a client that has the first `seen` bytes of its output.
+    pub(crate) async fn attach_shell(
+        &self,
+        worker: &str,
+        job: &str,
+        size: TerminalSize,
+        seen: u64,
+    ) -> Result<CommandEvents, Refusal> {
+        self.arrived(worker).await;
+        let handle = self.hub.attach_shell_after(worker, job, seen).await?;
+        handle.input().resize(size).await?;
+        Ok(self.follow_shell(handle))
+    }
+
+    fn follow_shell(&self, handle: ShellHandle) -> CommandEvents {
         let entered = self.jobs.enter(handle.id(), Input::Shell(handle.input()));
         let (events, client) = mpsc::channel(WAITING);
         let release = self.jobs.release.clone();
         self.jobs
             .tasks
             .spawn(run_shell(handle, entered, events, release));
-        Ok(client)
+        client
     }
 
     pub(crate) async fn exec_input(&self, request: ExecInputMsg) -> Result<(), Refusal> {
@@ -212,7 +240,7 @@ impl Workers {
     }
 
     pub(crate) async fn shell_resize(&self, request: ShellResizeMsg) -> Result<(), Refusal> {
-        let size = size(request.rows, request.cols)?;
+        let size = terminal_size(request.rows, request.cols)?;
         Ok(self.shell_of(&request.job)?.resize(size).await?)
     }
 
@@ -224,7 +252,8 @@ impl Workers {
     }
 }
 
-fn size(rows: u32, cols: u32) -> Result<TerminalSize, Refusal> {
+/// A terminal's size as it comes over a wire.
+pub(crate) fn terminal_size(rows: u32, cols: u32) -> Result<TerminalSize, Refusal> {
     let (Ok(rows), Ok(cols)) = (u16::try_from(rows), u16::try_from(cols)) else {
         return Err(Refusal::Bad(format!("{rows}x{cols} is no terminal's size")));
     };

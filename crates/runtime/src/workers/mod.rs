@@ -30,7 +30,7 @@ use crate::store::Db;
 pub use builtin::{BuiltinError, BuiltinWorker};
 pub(crate) use builtin::{Dial, LOCAL, start as start_builtin};
 pub(crate) use copy::copy;
-pub(crate) use jobs::CommandEvents;
+pub(crate) use jobs::{CommandEvents, terminal_size};
 
 /// How long a client that attaches waits for its worker to be back.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(30);

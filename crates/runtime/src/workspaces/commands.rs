@@ -106,6 +106,11 @@ impl Runtime {
         }
     }
 
+    /// Whether a worker's programs work in the workspace's folder itself, and not in a copy.
+    pub(crate) fn shares_folder(&self, worker: &str) -> bool {
+        worker == LOCAL && self.workers.local_is_unconfined()
+    }
+
     /// The open session with that number, and its workspace.
     pub(crate) async fn workspace_of(
         &self,
@@ -133,7 +138,7 @@ impl Runtime {
         }
         let (session, master) = self.workspace_of(session).await?;
         let worker = self.worker_of(&session);
-        let shares_folder = worker == LOCAL && self.workers.local_is_unconfined();
+        let shares_folder = self.shares_folder(&worker);
         let mut request = ExecRequest {
             command: exec.command.clone(),
             cwd: exec.cwd.clone(),
@@ -149,12 +154,7 @@ impl Runtime {
             let before = master.workspace.flush().await;
             shared_before = Some(before.map_err(|error| Refusal::Conflict(error.to_string()))?);
         } else {
-            request.mirror = Some(Mirror {
-                workspace: master.id.clone(),
-                token: master.token.clone(),
-                socket: (worker == LOCAL).then(|| master.socket.display().to_string()),
-                wait_ms: u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX),
-            });
+            request.mirror = Some(master.mirror_for(&worker));
         }
         let handle = self.workers.hub.exec(&worker, request).await?;
         let finish = Finish {
@@ -247,6 +247,18 @@ impl Runtime {
         let row = Entry::new(Kind::CommandsUndone, &data).in_session(id);
         self.db.append(vec![row]).await?;
         Ok(undone)
+    }
+}
+
+impl Master {
+    /// What a worker needs to have a copy that a program works in.
+    pub(crate) fn mirror_for(&self, worker: &str) -> Mirror {
+        Mirror {
+            workspace: self.id.clone(),
+            token: self.token.clone(),
+            socket: (worker == LOCAL).then(|| self.socket.display().to_string()),
+            wait_ms: u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX),
+        }
     }
 }
 

@@ -35,7 +35,7 @@ pub use exec::{ExecEvent, ExecHandle, ExecInput, ExecOutcome, ExecOutput, ExecRe
 pub use observer::{Direction, HubEvent, HubObserver, NoObserver, NotKept, Receipt};
 use registry::Registry;
 pub use registry::{WorkerInfo, WorkerStatus};
-pub use shell::{ShellEvent, ShellHandle, ShellInput, TerminalSize};
+pub use shell::{ShellEvent, ShellHandle, ShellInput, ShellPlace, TerminalSize};
 pub use transfer::{DownloadHandle, Have, RemoteFile, UploadRequest};
 
 use crate::proto::frame::{FailureCode, JobInfo, Open, Outcome};

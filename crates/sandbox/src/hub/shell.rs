@@ -10,7 +10,7 @@ use super::conn::{Conn, HubStream, Running, StreamEvent, StreamSender, V1Route};
 use super::exec::words;
 use super::observer::{HubEvent, Receipt};
 use super::{ExecOutcome, ExecRequest, Hub, RequestError, failure};
-use crate::proto::frame::{Body, INITIAL_CREDIT, MAX_DATA, Open, Opened, Outcome};
+use crate::proto::frame::{Body, INITIAL_CREDIT, MAX_DATA, Mirror, Open, Opened, Outcome};
 use crate::proto::{HubToWorker, Protocol, WorkerToHub};
 
 /// How much output of a shell may be on its way.
@@ -34,6 +34,18 @@ pub enum ShellEvent {
     Ended(ExecOutcome),
 }
 
+/// Where a shell starts.
+#[derive(Debug, Clone, Default)]
+pub enum ShellPlace {
+    /// In the worker's root.
+    #[default]
+    Root,
+    /// In a folder of the worker's machine; v2 only.
+    Folder(String),
+    /// In the worker's copy of a workspace, once that is up to date; v2 only.
+    Workspace(Mirror),
+}
+
 impl Hub {
     /// Starts a login shell in the worker's root.
     pub async fn shell(
@@ -42,7 +54,28 @@ impl Hub {
         size: TerminalSize,
         term: &str,
     ) -> Result<ShellHandle, RequestError> {
-        let conn = self.inner.online(worker)?;
+        self.shell_in(worker, ShellPlace::Root, size, term).await
+    }
+
+    /// Starts a login shell in a place.
+    pub async fn shell_in(
+        &self,
+        worker: &str,
+        place: ShellPlace,
+        size: TerminalSize,
+        term: &str,
+    ) -> Result<ShellHandle, RequestError> {
+        let conn = match place {
+            ShellPlace::Root => self.inner.online(worker)?,
+            ShellPlace::Folder(_) | ShellPlace::Workspace(_) => {
+                self.inner.online_v2(worker, "start a shell in a folder")?
+            }
+        };
+        let (cwd, mirror) = match place {
+            ShellPlace::Root => (None, None),
+            ShellPlace::Folder(folder) => (Some(folder), None),
+            ShellPlace::Workspace(mirror) => (None, Some(mirror)),
+        };
         let id = uuid::Uuid::now_v7().to_string();
         let running = conn.count();
         let transport = match conn.protocol() {
@@ -53,7 +86,8 @@ impl Hub {
                     rows: size.rows,
                     cols: size.cols,
                     term: term.to_owned(),
-                    cwd: None,
+                    cwd,
+                    mirror,
                 };
                 Transport::V2(self.open_v2(worker, &conn, open).await?.0)
             }
@@ -66,17 +100,27 @@ impl Hub {
     /// Continues with a shell that was detached from, or whose hub went away, from the start of
     /// what its worker has kept of its output.
     pub async fn attach_shell(&self, worker: &str, id: &str) -> Result<ShellHandle, RequestError> {
+        self.attach_shell_after(worker, id, 0).await
+    }
+
+    /// The same for a reader that has the first `seen` bytes of its output.
+    pub async fn attach_shell_after(
+        &self,
+        worker: &str,
+        id: &str,
+        seen: u64,
+    ) -> Result<ShellHandle, RequestError> {
         let conn = self.inner.online_v2(worker, "keep a shell")?;
         let running = conn.count();
         let open = Open::Attach {
             id: id.to_owned(),
-            stdout: 0,
+            stdout: seen,
             stderr: 0,
         };
         let (stream, opened) = self.open_v2(worker, &conn, open).await?;
         let transport = Transport::V2(stream);
         let mut handle = ShellHandle::new(self, worker, id.to_owned(), transport, running);
-        handle.seen = opened.lost_stdout;
+        handle.seen = seen.saturating_add(opened.lost_stdout);
         handle.dropped = opened.lost_stdout;
         handle.receipt.come().await?;
         Ok(handle)
@@ -228,7 +272,7 @@ impl ShellHandle {
         &self.id
     }
 
-    /// Bytes at the beginning of its output that the worker's quota took before this was attached.
+    /// Bytes that its reader never gets: the worker's quota took them before this was attached.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -358,6 +358,9 @@ pub enum Open {
         /// Absent means the worker's root.
         #[serde(default)]
         cwd: Option<String>,
+        /// The workspace whose copy it starts in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mirror: Option<Mirror>,
     },
     /// Continue with a command or shell that is there.
     Attach {

@@ -246,6 +246,7 @@ impl Connection {
                     cols,
                     term,
                     cwd: None,
+                    mirror: None,
                 };
                 if let Err(error) = self.worker.start_shell(request, asker) {
                     let message = WorkerToHub::ShellStarted {
@@ -441,6 +442,7 @@ impl Connection {
                 cols,
                 term,
                 cwd,
+                mirror,
             } => {
                 let request = ShellRequest {
                     id,
@@ -448,6 +450,7 @@ impl Connection {
                     cols,
                     term,
                     cwd,
+                    mirror,
                 };
                 self.worker.start_shell(request, asker)
             }

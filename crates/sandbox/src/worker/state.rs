@@ -52,6 +52,7 @@ pub(crate) struct ShellRequest {
     pub(crate) cols: u16,
     pub(crate) term: String,
     pub(crate) cwd: Option<String>,
+    pub(crate) mirror: Option<Mirror>,
 }
 
 /// Who asked, and how to answer.
@@ -97,11 +98,7 @@ impl WorkerState {
                 path: PathBuf::from("/bin/sh"),
                 args: vec!["-c".into(), request.command.clone().into()],
                 env,
-                cwd: match &request.mirror {
-                    // Beneath the copy, whose place is known when it has been entered.
-                    Some(_) => PathBuf::from(request.cwd.unwrap_or_default()),
-                    None => self.folder(request.cwd.as_deref()),
-                },
+                cwd: self.start_folder(request.cwd, request.mirror.as_ref()),
             },
             id: request.id,
             stdin: request.stdin,
@@ -126,14 +123,14 @@ impl WorkerState {
                 path: self.shell(),
                 args: vec!["-l".into()],
                 env,
-                cwd: self.folder(request.cwd.as_deref()),
+                cwd: self.start_folder(request.cwd, request.mirror.as_ref()),
             },
             id: request.id,
             stdin: true,
             size: (request.rows, request.cols),
             timeout: None,
             keep: self.config.quotas.keep,
-            mirror: None,
+            mirror: request.mirror,
         };
         self.start(spec, "", asker)
     }
@@ -183,6 +180,14 @@ impl WorkerState {
         let mark = job.replace('\0', "");
         env.push((MARK.into(), mark.into()));
         env
+    }
+
+    /// Where a program starts; beneath a copy, whose place is known when it has been entered.
+    fn start_folder(&self, cwd: Option<String>, mirror: Option<&Mirror>) -> PathBuf {
+        match mirror {
+            Some(_) => PathBuf::from(cwd.unwrap_or_default()),
+            None => self.folder(cwd.as_deref()),
+        }
     }
 
     /// Commands may work anywhere that isolation lets them; only a relative name is the root's.

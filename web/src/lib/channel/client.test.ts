@@ -238,7 +238,7 @@ describe("terminals and downloads", () => {
       if (op !== "shells.open") return;
       // Output may be ahead of the answer that names its stream.
       connection.bytes(3, utf8("early "));
-      connection.say({ id, ok: { shell: "s1", stream: 3 } });
+      connection.say({ id, ok: { shell: "s1", stream: 3, from: 0 } });
       connection.bytes(3, new Uint8Array(70_000));
       connection.say({ stream_end: { stream: 3, code: 7 } });
     };
@@ -255,11 +255,25 @@ describe("terminals and downloads", () => {
   it("end without a code when the connection does", async () => {
     const client = await started();
     onRequest = ({ id, op }, connection) => {
-      if (op === "shells.open") connection.say({ id, ok: { shell: "s1", stream: 1 } });
+      if (op === "shells.open") connection.say({ id, ok: { shell: "s1", stream: 1, from: 0 } });
     };
     const terminal = await client.openShell({ worker: "local", rows: 24, cols: 80 });
     connections[0]!.close();
     expect(await terminal.ended).toEqual({ code: null });
+  });
+
+  it("say where their output begins and why they ended", async () => {
+    const client = await started();
+    onRequest = ({ id, op, args }, connection) => {
+      if (op !== "shells.attach") return;
+      expect(args).toMatchObject({ shell: "s1", from: 100 });
+      connection.say({ id, ok: { shell: "s1", stream: 1, from: 140 } });
+      connection.say({ stream_end: { stream: 1, code: null, reason: "somebody else attached" } });
+    };
+    const again = { worker: "local", shell: "s1", rows: 24, cols: 80, from: 100 };
+    const terminal = await client.attachShell(again);
+    expect(terminal.from).toBe(140);
+    expect(await terminal.ended).toEqual({ code: null, reason: "somebody else attached" });
   });
 
   it("gather a file's bytes", async () => {

@@ -19,6 +19,7 @@ import type {
   Ops,
   RequestOptions,
   SendOptions,
+  StreamEnd,
   Terminal,
 } from "./types";
 import { IdentityVault, type StoredIdentity } from "./vault";
@@ -228,6 +229,7 @@ export class ChannelClient implements Channel {
     shell: string;
     rows: number;
     cols: number;
+    from?: number;
   }): Promise<Terminal> {
     return this.#terminal("shells.attach", args.worker, args);
   }
@@ -254,13 +256,13 @@ export class ChannelClient implements Channel {
 
   async #terminal(op: string, worker: string, args: object): Promise<Terminal> {
     const link = await this.#live();
-    const answer = (await link.request(op, args)) as { shell: string; stream: number };
-    const { shell, stream } = answer;
+    const answer = await link.request(op, args);
+    const { shell, stream, from } = answer as { shell: string; stream: number; from: number };
     const output = new ByteQueue((read) => link.credit(stream, read));
-    const ended = deferred<{ code: number | null }>();
-    const end = (code: number | null) => {
+    const ended = deferred<StreamEnd>();
+    const end = (how: StreamEnd) => {
       output.end();
-      ended.resolve({ code });
+      ended.resolve(how);
     };
     link.openStream(stream, { bytes: (bytes) => output.push(bytes), end });
     const tell = (what: string, more: object = {}) =>
@@ -269,13 +271,14 @@ export class ChannelClient implements Channel {
     return {
       worker,
       shell,
+      from,
       output,
       write: (bytes) => link.sendBytes(stream, bytes),
       resize: (rows, cols) => tell("shells.resize", { rows, cols }),
       detach: () => {
         tell("shells.detach");
         link.forgetStream(stream);
-        end(null);
+        end({ code: null });
       },
       close: () => tell("shells.close"),
       ended: ended.promise,

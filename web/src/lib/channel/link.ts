@@ -9,7 +9,7 @@ import { type DhKeys, keysOf } from "./dh";
 import { ChannelError } from "./error";
 import { Initiator, prologue, type Transport } from "./noise";
 import { DevicePairing, type Paired } from "./pair";
-import type { ErrorCode } from "./types";
+import type { ErrorCode, StreamEnd } from "./types";
 
 const SUBPROTOCOL = "quintet.channel.v2";
 const RESUME = 0x10;
@@ -57,7 +57,7 @@ interface Waiting {
 
 interface StreamReader {
   bytes(bytes: Uint8Array): void;
-  end(code: number | null): void;
+  end(end: StreamEnd): void;
 }
 
 /** A WebSocket as a queue of binary frames, for the handshake. */
@@ -141,7 +141,7 @@ export class Link {
   #nextId = 1;
   #waiting = new Map<number, Waiting>();
   #streams = new Map<number, StreamReader>();
-  #early = new Map<number, { pieces: Uint8Array[]; size: number; code: number | null | undefined }>();
+  #early = new Map<number, { pieces: Uint8Array[]; size: number; end: StreamEnd | undefined }>();
   #revoked = false;
   #over = false;
   #finish!: (end: LinkEnd) => void;
@@ -244,7 +244,7 @@ export class Link {
     const early = this.#early.get(stream);
     this.#early.delete(stream);
     for (const piece of early?.pieces ?? []) reader.bytes(piece);
-    if (early?.code !== undefined) this.#endStream(stream, early.code);
+    if (early?.end !== undefined) this.#endStream(stream, early.end);
   }
 
   sendBytes(stream: number, bytes: Uint8Array): void {
@@ -299,7 +299,7 @@ export class Link {
     if (reader !== undefined) return reader.bytes(bytes);
     const download = this.#waiting.get(stream)?.bytes ?? null;
     if (download !== null) return download(bytes);
-    const early = this.#early.get(stream) ?? { pieces: [], size: 0, code: undefined };
+    const early = this.#early.get(stream) ?? { pieces: [], size: 0, end: undefined };
     early.size += bytes.length;
     if (early.size <= EARLY_BYTES) early.pieces.push(bytes);
     this.#early.set(stream, early);
@@ -307,9 +307,9 @@ export class Link {
 
   #json(message: ServerMessage): void {
     if (message.stream_end !== undefined) {
-      const { stream, code } = message.stream_end;
-      if (this.#streams.has(stream)) this.#endStream(stream, code);
-      else this.#early.set(stream, { pieces: [], size: 0, ...this.#early.get(stream), code });
+      const { stream, ...end } = message.stream_end;
+      if (this.#streams.has(stream)) this.#endStream(stream, end);
+      else this.#early.set(stream, { pieces: [], size: 0, ...this.#early.get(stream), end });
       return;
     }
     if (message.id === undefined) {
@@ -325,10 +325,10 @@ export class Link {
     } else waiting.ok(message.ok);
   }
 
-  #endStream(stream: number, code: number | null): void {
+  #endStream(stream: number, end: StreamEnd): void {
     const reader = this.#streams.get(stream);
     this.#streams.delete(stream);
-    reader?.end(code);
+    reader?.end(end);
   }
 
   #end(reason: string): void {
@@ -337,7 +337,7 @@ export class Link {
       this.#waiting.delete(id);
       waiting.failed(lost());
     }
-    for (const stream of this.#streams.keys()) this.#endStream(stream, null);
+    for (const stream of this.#streams.keys()) this.#endStream(stream, { code: null });
     this.#finish({ revoked: this.#revoked, reason });
   }
 }
@@ -347,7 +347,7 @@ interface ServerMessage {
   ok?: unknown;
   items?: unknown[];
   error?: { code: string; message: string };
-  stream_end?: { stream: number; code: number | null };
+  stream_end?: { stream: number } & StreamEnd;
 }
 
 function lost(): ChannelError {

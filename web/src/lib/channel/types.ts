@@ -347,9 +347,18 @@ export interface SendOptions extends RequestOptions {
 }
 
 /** A terminal on a worker. It ends with its connection; `attachShell` brings it back. */
+/** How a terminal's stream ended: `code` is `null` where the shell did not end. */
+export interface StreamEnd {
+  code: number | null
+  /** Why it can't go on. Without one it can be attached to again. */
+  reason?: string
+}
+
 export interface Terminal {
   readonly worker: string
   readonly shell: string
+  /** How many bytes of the shell's output lie before the first that comes. */
+  readonly from: number
   /** Bytes as the terminal wrote them. Iterate once; reading slowly slows the sender. */
   readonly output: AsyncIterable<Uint8Array>
   write(bytes: Uint8Array): void
@@ -358,8 +367,7 @@ export interface Terminal {
   detach(): void
   /** Ends the shell. */
   close(): void
-  /** The shell's exit code, or `null` when the connection or the attachment ended first. */
-  readonly ended: Promise<{ code: number | null }>
+  readonly ended: Promise<StreamEnd>
 }
 
 export interface Download {
@@ -429,6 +437,8 @@ export interface Channel {
     shell: string
     rows: number
     cols: number
+    /** Bytes of its output that are here already. */
+    from?: number
   }): Promise<Terminal>
 
   download(

@@ -6,7 +6,7 @@
 //! credit    {"credit": {"stream": 3, "bytes": 65536}}             device
 //! answer    {"id": 7, "ok": {...}} or {"id": 7, "error": {"code": "...", "message": "..."}}
 //! items     {"id": 7, "items": [...]}                             any number before the answer
-//! end       {"stream_end": {"stream": 3, "code": 0}}
+//! end       {"stream_end": {"stream": 3, "code": 0}}, code null and a "reason" where it failed
 //! farewell  {"error": {"code": "unauthorized", "message": "..."}} then the connection closes
 //! ```
 

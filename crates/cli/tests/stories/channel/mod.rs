@@ -4,3 +4,4 @@ mod bad_input;
 mod browser;
 mod original;
 mod ours;
+mod shells;

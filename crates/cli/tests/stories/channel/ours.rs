@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::browser::{code, ws_url};
 use crate::harness::{Daemon, Machine, within};
 
-async fn paired(machine: &Machine, daemon: &Daemon, name: &str) -> (Client, Identity) {
+pub(super) async fn paired(machine: &Machine, daemon: &Daemon, name: &str) -> (Client, Identity) {
     let code = code(machine).await;
     let url = ws_url(daemon);
     within("it pairs", Client::pair(&url, &code, name))
@@ -19,13 +19,13 @@ async fn paired(machine: &Machine, daemon: &Daemon, name: &str) -> (Client, Iden
         .unwrap()
 }
 
-async fn asks(client: &mut Client, op: &str, args: Value) -> Value {
+pub(super) async fn asks(client: &mut Client, op: &str, args: Value) -> Value {
     within("it is answered", client.request(op, args))
         .await
         .unwrap()
 }
 
-async fn refused(client: &mut Client, op: &str, args: Value) -> String {
+pub(super) async fn refused(client: &mut Client, op: &str, args: Value) -> String {
     match within("it is answered", client.request(op, args)).await {
         Err(ClientError::Op(error)) => error.code,
         other => panic!("{other:?}"),
@@ -287,52 +287,6 @@ async fn devices_are_listed_renamed_and_revoked_with_words_on_both_screens() {
 }
 
 #[tokio::test]
-async fn a_terminal_runs_through_the_channel_and_can_be_attached_to_again() {
-    let machine = Machine::fresh();
-    let daemon = machine.up().await;
-    let (mut phone, identity) = paired(&machine, &daemon, "phone").await;
-    loop {
-        let listed = asks(&mut phone, "workers.list", json!({})).await;
-        if listed["workers"][0]["state"] == "online" {
-            break;
-        }
-    }
-    let size = json!({ "worker": "local", "rows": 24, "cols": 80 });
-    let opened = asks(&mut phone, "shells.open", size).await;
-    let stream = u32::try_from(opened["stream"].as_u64().unwrap()).unwrap();
-    phone
-        .send_bytes(stream, b"echo a$((40+2))b\n")
-        .await
-        .unwrap();
-    prints(&mut phone, stream, "a42b").await;
-    asks(
-        &mut phone,
-        "shells.resize",
-        json!({ "stream": stream, "rows": 10, "cols": 40 }),
-    )
-    .await;
-    drop(phone);
-
-    let mut phone = Client::resume(&ws_url(&daemon), &identity).await.unwrap();
-    let shell = &opened["shell"];
-    let listed = asks(&mut phone, "shells.list", json!({ "worker": "local" })).await;
-    assert_eq!(listed["shells"][0]["id"], *shell);
-    let attach = json!({ "worker": "local", "shell": shell, "rows": 24, "cols": 80 });
-    let attached = asks(&mut phone, "shells.attach", attach).await;
-    let stream = u32::try_from(attached["stream"].as_u64().unwrap()).unwrap();
-    phone.send_bytes(stream, b"exit 7\n").await.unwrap();
-    loop {
-        let ServerMessage::Json(message) = within("it ends", phone.next()).await.unwrap() else {
-            continue;
-        };
-        if let Some(end) = message.get("stream_end") {
-            assert_eq!(*end, json!({ "stream": stream, "code": 7 }));
-            break;
-        }
-    }
-}
-
-#[tokio::test]
 async fn files_are_seen_in_all_their_versions_and_taken_back() {
     let machine = Machine::with_test_agent();
     let daemon = machine.up().await;
@@ -450,18 +404,6 @@ async fn files_are_seen_in_all_their_versions_and_taken_back() {
         refused(&mut phone, "workspace.file", missing).await,
         "not_found"
     );
-}
-
-async fn prints(client: &mut Client, stream: u32, text: &str) {
-    let mut shown = String::new();
-    while !shown.contains(text) {
-        if let ServerMessage::Bytes { stream: of, bytes } =
-            within("the terminal prints", client.next()).await.unwrap()
-        {
-            assert_eq!(of, stream);
-            shown.push_str(&String::from_utf8_lossy(&bytes));
-        }
-    }
 }
 
 #[tokio::test]

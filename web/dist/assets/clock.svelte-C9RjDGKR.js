@@ -1,1 +1,0 @@
-import{q as e}from"./Icon-nA7bOUKd.js";var t=new class{#e=e(e=>{let t=setInterval(()=>{document.hidden||e()},1e3);return()=>clearInterval(t)});get now(){return this.#e(),Date.now()}};export{t};
