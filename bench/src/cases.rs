@@ -4,6 +4,7 @@ use crate::harness::Race;
 
 pub(crate) mod agent;
 mod channel;
+mod coherent;
 mod control;
 mod framing;
 mod journal;
@@ -25,5 +26,6 @@ pub(crate) const ALL: &[Case] = &[
     journal::CASE,
     agent::CASE,
     sandbox::CASE,
+    coherent::CASE,
     workspace::CASE,
 ];

@@ -23,7 +23,7 @@ mod bare;
 pub(crate) mod child;
 mod files;
 mod memory;
-mod ours;
+pub(super) mod ours;
 mod sandd;
 mod ssh;
 
@@ -74,7 +74,7 @@ struct Peers {
 }
 
 /// A peer that is started when it is first used.
-struct Shared<T>(Rc<RefCell<Option<T>>>);
+pub(super) struct Shared<T>(Rc<RefCell<Option<T>>>);
 
 impl<T> Default for Shared<T> {
     fn default() -> Self {
@@ -89,7 +89,7 @@ impl<T> Clone for Shared<T> {
 }
 
 impl<T> Shared<T> {
-    fn with<R>(
+    pub(super) fn with<R>(
         &self,
         start: impl FnOnce() -> anyhow::Result<T>,
         work: impl FnOnce(&mut T) -> anyhow::Result<R>,
@@ -103,7 +103,7 @@ impl<T> Shared<T> {
 }
 
 /// Takes one round's samples.
-type Sampler = Rc<dyn Fn() -> anyhow::Result<Vec<Duration>>>;
+pub(super) type Sampler = Rc<dyn Fn() -> anyhow::Result<Vec<Duration>>>;
 
 fn exec_contenders(peers: &Peers) -> Vec<(&'static str, Sampler)> {
     let (plain, isolated, daemon) = (
@@ -162,7 +162,11 @@ fn echo_contenders(peers: &Peers) -> Vec<(&'static str, Sampler)> {
 }
 
 /// Two races over the same rounds: the median, and the 99th of 100.
-fn latencies(what: &str, unit: &'static str, contenders: &[(&'static str, Sampler)]) -> Vec<Race> {
+pub(super) fn latencies(
+    what: &str,
+    unit: &'static str,
+    contenders: &[(&'static str, Sampler)],
+) -> Vec<Race> {
     let kept: Vec<Rc<RefCell<VecDeque<Vec<Duration>>>>> =
         contenders.iter().map(|_| Rc::default()).collect();
     let race = |percentile: usize| Race {

@@ -5,8 +5,10 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+use quintet_runtime::WorkspaceCopies;
 use quintet_runtime::config::ConfigInputs;
 use quintet_runtime::daemon::{Daemon, DaemonOptions};
 use quintet_runtime::home::Home;
@@ -17,13 +19,15 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct Settings {
-    pub(super) server_url: String,
-    pub(super) daemon_id: String,
-    pub(super) root: PathBuf,
-    pub(super) spool: PathBuf,
-    pub(super) v1_only: bool,
-    pub(super) isolate: bool,
+pub(in crate::cases) struct Settings {
+    pub(in crate::cases) server_url: String,
+    pub(in crate::cases) daemon_id: String,
+    pub(in crate::cases) root: PathBuf,
+    pub(in crate::cases) spool: PathBuf,
+    pub(in crate::cases) v1_only: bool,
+    pub(in crate::cases) isolate: bool,
+    /// Where it keeps what it knows of its copies of workspaces, if it has any.
+    pub(in crate::cases) copies: Option<PathBuf>,
 }
 
 /// `worker JSON`, `isolate-exec ...`, `daemon HOME`, or the other end of a bare transfer.
@@ -63,9 +67,13 @@ fn worker(settings: Settings) -> anyhow::Result<()> {
         spool,
         v1_only,
         isolate,
+        copies,
     } = settings;
     let mut config = WorkerConfig::new(&server_url, &daemon_id, root, spool);
     config.env = scrub_environment(std::env::vars_os());
+    if let Some(state) = copies {
+        config.mirrors = Some(Arc::new(WorkspaceCopies::of(&config, state)?));
+    }
     if v1_only {
         config.protocols = vec![Protocol::V1];
     }
@@ -93,7 +101,13 @@ fn worker(settings: Settings) -> anyhow::Result<()> {
 
 /// Prints its address and serves until it is killed.
 fn daemon(home: Home) -> anyhow::Result<()> {
-    std::fs::write(home.config_file(), "[http]\nlisten = \"127.0.0.1:0\"\n")?;
+    let program = std::env::current_exe()?;
+    // An agent that answers nothing: a message to it makes a session.
+    let config = format!(
+        "[http]\nlisten = \"127.0.0.1:0\"\n[agents.quiet]\ncommand = [{:?}, \"child\", \"agent\"]\n",
+        program.to_str().context("a program in UTF-8")?
+    );
+    std::fs::write(home.config_file(), config)?;
     tokio::runtime::Runtime::new()?.block_on(async {
         let daemon = Daemon::start(DaemonOptions {
             config: ConfigInputs::new(home.config_file(), jiff::tz::TimeZone::UTC),
@@ -101,7 +115,7 @@ fn daemon(home: Home) -> anyhow::Result<()> {
             version: "bench",
             compat_socket: None,
             insecure: false,
-            program: std::env::current_exe()?,
+            program,
             base_env: BTreeMap::new(),
             worker: None,
         })

@@ -41,14 +41,14 @@ pub(super) enum Variant {
 }
 
 /// A program of ours in another process, killed when dropped.
-pub(super) struct Program {
+pub(in crate::cases) struct Program {
     child: Child,
     /// The first line that it printed.
-    pub(super) said: String,
+    pub(in crate::cases) said: String,
 }
 
 impl Program {
-    pub(super) fn start(words: &[&str], says: bool) -> anyhow::Result<Self> {
+    pub(in crate::cases) fn start(words: &[&str], says: bool) -> anyhow::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["child", "sandbox"])
             .args(words)
@@ -261,6 +261,7 @@ fn worker(url: &str, folder: &Path, variant: Variant) -> anyhow::Result<Program>
         spool: folder.join("spool"),
         v1_only: variant == Variant::V1,
         isolate: variant == Variant::Isolated,
+        copies: None,
     };
     std::fs::create_dir_all(&settings.root)?;
     Program::start(&["worker", &serde_json::to_string(&settings)?], false)
@@ -387,7 +388,7 @@ impl ThroughDaemon {
     }
 }
 
-pub(super) fn daemon(home: &Path) -> anyhow::Result<Program> {
+pub(in crate::cases) fn daemon(home: &Path) -> anyhow::Result<Program> {
     let home = home.to_str().context("a home folder in UTF-8")?;
     Program::start(&["daemon", home], true)
 }
