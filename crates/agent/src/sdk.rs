@@ -36,6 +36,7 @@ use bytes::Bytes;
 use quintet_framing::{FrameError, FrameReader, FrameWriter, ReadError, unix};
 use serde_json::{Map, Value};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -52,7 +53,7 @@ use crate::proto::message::{
 /// Messages that wait to be written; a sender beyond that waits.
 const OUT_QUEUE: usize = 1024;
 
-/// Steers that a turn has not looked at; more are dropped, oldest first.
+/// Steers that a turn has not looked at; more are given back.
 const STEER_QUEUE: usize = 64;
 
 /// How long a cancelled turn may take to end by itself: less than the coordinator's own patience.
@@ -286,6 +287,8 @@ async fn write_out(mut writer: FrameWriter<OwnedWriteHalf>, mut outbox: mpsc::Re
 struct Current {
     output_id: String,
     steers: mpsc::Sender<String>,
+    /// The other end, which the turn reads; what is left there was not looked at.
+    unread: turn::Steers,
     cancel: CancellationToken,
 }
 
@@ -301,7 +304,7 @@ impl<A: Agent> Serving<A> {
     async fn serve(&mut self, reader: &mut FrameReader<OwnedReadHalf>) -> Result<(), SdkError> {
         loop {
             let reason = tokio::select! {
-                message = receive(reader) => self.take(message?),
+                message = receive(reader) => self.take(message?).await,
                 ended = self.turns.join_next(), if !self.turns.is_empty() => {
                     self.finish(ended.and_then(Result::ok)).await;
                     None
@@ -322,7 +325,7 @@ impl<A: Agent> Serving<A> {
     }
 
     /// Takes a message; returns the reason of a `shutdown`.
-    fn take(&mut self, message: CoordinatorToAgent) -> Option<String> {
+    async fn take(&mut self, message: CoordinatorToAgent) -> Option<String> {
         match message {
             CoordinatorToAgent::Message(message) => {
                 self.queue.push_back(message);
@@ -330,10 +333,12 @@ impl<A: Agent> Serving<A> {
             }
             CoordinatorToAgent::Steer { content } => {
                 self.agent.on_steer(&content);
-                if let Some(current) = &self.current
-                    && current.steers.try_send(content).is_err()
-                {
-                    tracing::debug!("the turn does not take steers");
+                let untaken = match &self.current {
+                    Some(current) => current.steers.try_send(content).err(),
+                    None => Some(TrySendError::Closed(content)),
+                };
+                if let Some(untaken) = untaken {
+                    self.give_back(untaken.into_inner()).await;
                 }
             }
             CoordinatorToAgent::ConfigUpdate { changes, .. } => {
@@ -368,18 +373,20 @@ impl<A: Agent> Serving<A> {
             return;
         };
         let (steers, steered) = mpsc::channel(STEER_QUEUE);
+        let unread: turn::Steers = Arc::new(tokio::sync::Mutex::new(steered));
         let cancel = CancellationToken::new();
         let output_id = format!("out_{}", uuid::Uuid::now_v7());
         let turn = Turn::new(
             self.session.clone(),
             output_id.clone(),
             message.id.clone(),
-            steered,
+            unread.clone(),
             cancel.clone(),
         );
         self.current = Some(Current {
             output_id,
             steers,
+            unread,
             cancel: cancel.clone(),
         });
         let (agent, session) = (Arc::clone(&self.agent), self.session.clone());
@@ -406,6 +413,14 @@ impl<A: Agent> Serving<A> {
         });
     }
 
+    /// Tells the coordinator of guidance that no turn has looked at.
+    async fn give_back(&self, content: String) {
+        let unread = AgentToCoordinator::SteerUnread { content };
+        if let Err(error) = self.session.shared.out.send(&unread).await {
+            tracing::debug!(%error, "guidance that came too late is lost");
+        }
+    }
+
     /// Says `complete` for the turn that ended; one that panicked ended with an error.
     async fn finish(&mut self, ended: Option<(FinishReason, Completion)>) {
         let Some(current) = self.current.take() else {
@@ -413,6 +428,14 @@ impl<A: Agent> Serving<A> {
         };
         let (finish_reason, completion) =
             ended.unwrap_or((FinishReason::Error, Completion::default()));
+        // Who cancels does not want what was asked for before either.
+        if finish_reason != FinishReason::Cancelled
+            && let Ok(mut unread) = current.unread.try_lock()
+        {
+            while let Ok(content) = unread.try_recv() {
+                self.give_back(content).await;
+            }
+        }
         let complete = AgentToCoordinator::Complete {
             message_id: current.output_id.into(),
             finish_reason,

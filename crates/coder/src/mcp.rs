@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 /// The version of the protocol that this client speaks.
 const VERSION: &str = "2025-06-18";
 
+/// Where the daemon finds our own id of a call.
+const CALL_ID: &str = "quintet/call_id";
+
 /// The largest message of the server.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
@@ -82,9 +85,18 @@ impl Mcp {
         Ok(tools)
     }
 
-    /// Calls a tool. Dropping the future ends the call.
-    pub(crate) async fn call(&self, name: &str, arguments: &Value) -> Result<Value, McpError> {
-        let params = json!({ "name": name, "arguments": arguments });
+    /// Calls a tool. Dropping the future ends the call. What it prints while it runs is shown
+    /// under `call_id`.
+    pub(crate) async fn call(
+        &self,
+        name: &str,
+        arguments: &Value,
+        call_id: Option<&str>,
+    ) -> Result<Value, McpError> {
+        let mut params = json!({ "name": name, "arguments": arguments });
+        if let Some(id) = call_id {
+            params["_meta"] = json!({ CALL_ID: id });
+        }
         self.request("tools/call", params).await
     }
 

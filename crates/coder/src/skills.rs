@@ -83,7 +83,7 @@ impl Skills {
 
     async fn in_workspace(&mut self, mcp: &Mcp) {
         let asked = json!({ "glob": "skills/*/SKILL.md" });
-        let Ok(listed) = mcp.call("list_files", &asked).await else {
+        let Ok(listed) = mcp.call("list_files", &asked, None).await else {
             return;
         };
         let outcome = Outcome::from_call("list_files", &Default::default(), &listed);
@@ -129,7 +129,10 @@ async fn read_file(path: &Path) -> Option<String> {
 
 /// A file of the workspace, as the tool gives it.
 pub(crate) async fn read_from_workspace(mcp: &Mcp, path: &str) -> Option<String> {
-    let result = mcp.call("read_file", &json!({ "path": path })).await.ok()?;
+    let result = mcp
+        .call("read_file", &json!({ "path": path }), None)
+        .await
+        .ok()?;
     if result["isError"] == true {
         return None;
     }

@@ -99,7 +99,7 @@ impl Tools {
             (name, Some(mcp)) => match self.toolbox.own_name(name) {
                 Some(own) => {
                     let arguments = Value::Object(call.input.clone());
-                    match mcp.call(own, &arguments).await {
+                    match mcp.call(own, &arguments, Some(&call.id)).await {
                         Ok(result) => Outcome::from_call(own, &call.input, &result),
                         Err(error) => Outcome::failed(error.to_string()),
                     }

@@ -33,5 +33,5 @@ mod server;
 mod tool;
 
 pub use client::{CallError, ExternalTool, Externals, ServerSpec};
-pub use server::{MAX_CALLS, MAX_REQUEST, ServerOptions, Tools, router};
+pub use server::{CALL_ID, MAX_CALLS, MAX_REQUEST, ServerOptions, Tools, router};
 pub use tool::{Content, MAX_RESULT, ToolCall, ToolOutcome, ToolSpec};

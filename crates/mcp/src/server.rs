@@ -28,6 +28,9 @@ use crate::tool::{Content, MAX_RESULT, ToolCall, ToolOutcome, ToolSpec};
 /// The largest request, in bytes.
 pub const MAX_REQUEST: usize = 16 << 20;
 
+/// Where a call's `_meta` has the agent's own id of it.
+pub const CALL_ID: &str = "quintet/call_id";
+
 /// Calls of one instance that run at once.
 pub const MAX_CALLS: usize = 64;
 
@@ -265,6 +268,7 @@ impl<T: Tools> ServerHandler for Handler<T> {
             return Ok(wire_result(ToolOutcome::failure(text)).into());
         };
         let call = ToolCall {
+            agents_id: agents_id(&request, &context),
             name: request.name.into_owned(),
             arguments: request.arguments.unwrap_or_default(),
         };
@@ -273,6 +277,17 @@ impl<T: Tools> ServerHandler for Handler<T> {
         let outcome = self.door.tools.call(&instance, call, cancel).await;
         Ok(wire_result(outcome).into())
     }
+}
+
+/// The agent's own id of a call, where it tells one of a sensible length.
+fn agents_id(
+    request: &CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+) -> Option<String> {
+    const LONGEST: usize = 256;
+    let told = request.meta.as_ref().and_then(|meta| meta.get(CALL_ID));
+    let id = told.or_else(|| context.meta.get(CALL_ID))?.as_str()?;
+    (id.len() <= LONGEST).then(|| id.to_owned())
 }
 
 fn wire_tool(spec: ToolSpec) -> Tool {

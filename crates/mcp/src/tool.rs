@@ -23,6 +23,8 @@ pub struct ToolCall {
     pub name: String,
     /// Its arguments.
     pub arguments: Map<String, Value>,
+    /// The agent's own id of the call: `quintet/call_id` of the request's `_meta`.
+    pub agents_id: Option<String>,
 }
 
 /// A piece of a result.

@@ -157,6 +157,20 @@ pub struct Runtime {
 }
 
 impl Runtime {
+    /// What a stop waits for, in words; `None` when nothing runs.
+    fn running(&self) -> Option<String> {
+        let turns = match self.coordinator.running() {
+            0 => None,
+            1 => Some("1 turn".to_owned()),
+            many => Some(format!("{many} turns")),
+        };
+        let parts: Vec<String> = [turns, self.workers.running.described()]
+            .into_iter()
+            .flatten()
+            .collect();
+        (!parts.is_empty()).then(|| parts.join(" and "))
+    }
+
     /// Brings the gauges up to date.
     pub(crate) async fn refresh_metrics(&self) -> Result<(), Refusal> {
         let counts = self.counts().await?;
@@ -356,6 +370,13 @@ impl Daemon {
         daemon.servers.spawn(async move {
             runtime.tools.follow(runtime.config.subscribe(), stop).await;
         });
+        let (runtime, stop) = (daemon.runtime.clone(), daemon.stop_servers.clone());
+        daemon.servers.spawn(async move {
+            let following = runtime
+                .coordinator
+                .follow_policy(runtime.config.subscribe());
+            stop.run_until_cancelled(following).await;
+        });
         daemon.announce().await?;
         daemon
             .servers
@@ -389,19 +410,23 @@ impl Daemon {
         &self.run_file
     }
 
-    /// Runs until `shutdown`, then stops in order: no new turns, running turns end, agents end,
-    /// clients get their last words, files that say "running" go.
+    /// Runs until `shutdown`, then stops in order: no new turns, running turns and commands end,
+    /// agents end, clients get their last words, files that say "running" go.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) {
         shutdown.await;
         let deadline = self.runtime.config.current().daemon.drain;
-        let running = self.runtime.coordinator.running();
-        if running > 0 {
-            tracing::info!(running, ?deadline, "waiting for running turns to end");
+        if let Some(running) = self.runtime.running() {
+            let text = format!("waiting for {running}, at most {deadline:?}");
+            tracing::info!("{text}");
+            self.note(&text).await;
         }
-        let drained = self.runtime.coordinator.drain();
-        if tokio::time::timeout(deadline, drained).await.is_err() {
-            let left = self.runtime.coordinator.running();
-            tracing::warn!(left, "turns are still running at the deadline; ending them");
+        let (coordinator, commands) = (&self.runtime.coordinator, &self.runtime.workers.running);
+        let ended = async { tokio::join!(coordinator.drain(), commands.ended()) };
+        if tokio::time::timeout(deadline, ended).await.is_err() {
+            let left = self.runtime.running().unwrap_or_default();
+            let text = format!("not waiting any longer after {deadline:?} for {left}");
+            tracing::warn!("{text}");
+            self.note(&text).await;
         }
         self.runtime
             .coordinator
@@ -431,6 +456,13 @@ impl Daemon {
             {
                 tracing::warn!(path = %path.display(), %error, "could not be removed");
             }
+        }
+    }
+
+    async fn note(&self, text: &str) {
+        let row = Entry::new(Kind::Note, &json!({ "text": text }));
+        if let Err(error) = self.runtime.db.append(vec![row]).await {
+            tracing::error!(%error, "a note could not be written");
         }
     }
 

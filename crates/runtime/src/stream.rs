@@ -5,7 +5,7 @@
 //! | row | old client sees |
 //! |---|---|
 //! | `text_final` | a chunk, when its text was not streamed before; else nothing |
-//! | `terminal_output` | a chunk with its data |
+//! | `terminal_output` | a chunk with its data; nothing when it is a tool's, whose result follows |
 //! | `code_block` | a chunk with a fenced block |
 //! | `file_change` | a line of thinking that names the file |
 //! | unknown element | nothing |
@@ -78,6 +78,7 @@ fn event(row: &Row) -> Option<Event> {
         Kind::TextDelta => chunk(text("text")),
         Kind::TextFinal if data["streamed"] == true => None,
         Kind::TextFinal => chunk(text("text")),
+        Kind::TerminalOutput if data["call"].is_string() => None,
         Kind::TerminalOutput => chunk(text("data")),
         Kind::CodeBlock => chunk(fenced(&text("language"), &text("code"))),
         Kind::Thinking => Some(Event::Thinking(StreamThinking {

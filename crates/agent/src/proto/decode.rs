@@ -131,6 +131,9 @@ fn general(payload: &[u8]) -> Result<Decoded<'_>, BadFrame> {
             cwd: fields.optional("cwd")?,
             reason: fields.optional("reason")?,
         }),
+        "steer_unread" => AgentToCoordinator::SteerUnread {
+            content: fields.required("content")?,
+        },
         _ => {
             return Ok(Decoded {
                 message: AgentToCoordinator::Unknown { kind: fields.kind },
@@ -330,6 +333,9 @@ mod tests {
         }));
         roundtrip(&AgentToCoordinator::Usage {
             token_usage: super::super::usage::TokenUsage::default(),
+        });
+        roundtrip(&AgentToCoordinator::SteerUnread {
+            content: "later".to_owned(),
         });
         roundtrip(&AgentToCoordinator::Complete {
             message_id: "m".into(),

@@ -223,6 +223,12 @@ pub enum AgentToCoordinator<'a> {
     },
     /// Asks leave for one action.
     ApprovalRequest(ApprovalRequest),
+    /// Guidance that came too late for its message: said before the `complete` of a turn that did
+    /// not look at it, or at once when none runs. It is an ordinary message then.
+    SteerUnread {
+        /// The guidance, as it came.
+        content: String,
+    },
     /// A type that this version does not know; skipped and logged once.
     #[serde(skip)]
     Unknown {

@@ -37,6 +37,7 @@
 //! | to the coordinator | `ask_user {ask_id, questions: [{question, header, options: [{label, description}], multi_select}]}` | a question to the person; the turn stays running |
 //! | to the coordinator | `approval_request {request_id, action, command?, cwd?, reason?}` | asks leave for one action |
 //! | to the coordinator | `usage {token_usage}` | what the running message has used so far, in all; a budget that is used up cancels it |
+//! | to the coordinator | `steer_unread {content}` | a steer that the message did not look at before it was done, or that came when none ran; it becomes the session's next message |
 //! | to the coordinator | element `plan {entries}` | passes like every unknown element |
 //!
 //! # Unknown and wrong input

@@ -1,5 +1,7 @@
 //! One message that an agent works on: what it can say and ask meanwhile.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -47,13 +49,16 @@ pub enum TurnError {
     Failed(String),
 }
 
+/// Guidance for a turn; what is left when the turn is over was not looked at.
+pub(super) type Steers = Arc<Mutex<mpsc::Receiver<String>>>;
+
 /// One message that the agent works on.
 #[derive(Debug)]
 pub struct Turn {
     session: Session,
     output_id: String,
     message_id: MessageId,
-    steers: Mutex<mpsc::Receiver<String>>,
+    steers: Steers,
     cancel: CancellationToken,
 }
 
@@ -62,14 +67,14 @@ impl Turn {
         session: Session,
         output_id: String,
         message_id: MessageId,
-        steers: mpsc::Receiver<String>,
+        steers: Steers,
         cancel: CancellationToken,
     ) -> Self {
         Self {
             session,
             output_id,
             message_id,
-            steers: Mutex::new(steers),
+            steers,
             cancel,
         }
     }

@@ -132,6 +132,11 @@ pub enum InstanceEvent {
         /// Why.
         reason: Option<String>,
     },
+    /// Guidance that the agent got and did not look at before its message was done.
+    SteerUnread {
+        /// The guidance, as it was given.
+        content: String,
+    },
     /// The running message has been quiet for long. Said once for each quiet spell.
     Stalled {
         /// What it waits for.

@@ -54,6 +54,8 @@ pub(crate) enum What {
     File(FileChange),
     Terminal {
         data: String,
+        /// Output of a tool's call that runs, with the agent's id of it where that is known.
+        tool: Option<String>,
     },
     Ask(Ask),
     AskOver {
@@ -174,6 +176,12 @@ pub(crate) struct Approval {
     pub(crate) worker: String,
     #[serde(default)]
     pub(crate) reason: String,
+    /// What "always" would write; empty when no rule can say it.
+    #[serde(default)]
+    pub(crate) rule: String,
+    /// Where it would stand, in words.
+    #[serde(default)]
+    pub(crate) rule_place: String,
 }
 
 impl From<&JournalEvent> for Event {
@@ -228,6 +236,7 @@ fn read(kind: &str, data: &str) -> Option<What> {
         "file_change" => What::File(whole(&data)?),
         "terminal_output" => What::Terminal {
             data: text("data")?,
+            tool: text("call").map(|_| text("call_id").unwrap_or_default()),
         },
         "ask_user" => What::Ask(whole(&data)?),
         "ask_answered" => What::AskOver {

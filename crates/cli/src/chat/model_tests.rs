@@ -78,6 +78,8 @@ fn approval(id: u64) -> What {
         cwd: String::new(),
         worker: String::new(),
         reason: String::new(),
+        rule: "{ command = \"make\", action = \"allow\" }".into(),
+        rule_place: "at the end of [policy] rules".into(),
     })
 }
 
@@ -275,6 +277,22 @@ fn what_is_being_typed_never_answers_an_approval() {
     let key = Input::Key(KeyEvent::new(KeyCode::Char('y'), KeyModifiers::NONE));
     assert_eq!(talk.model.update(key, at_once), [], "the guard holds");
     assert_eq!(talk.model.prompts.len(), 1);
+}
+
+#[test]
+fn always_writes_the_rule_that_is_shown() {
+    let mut talk = Talk::new(Some(1));
+    talk.turn();
+    talk.happens(approval(3));
+    assert_eq!(
+        talk.key(KeyCode::Char('a')),
+        [Effect::AnswerApproval {
+            approval: 3,
+            approved: true,
+            scope: ApprovalScope::Rule,
+            reason: String::new(),
+        }]
+    );
 }
 
 #[test]

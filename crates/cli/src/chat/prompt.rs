@@ -126,13 +126,12 @@ impl Prompt {
                     }))
                     .collect()
             }
-            Subject::Approval(_) => APPROVAL_LINES
-                .iter()
-                .map(|(key, label)| Line {
-                    label: (*label).to_owned(),
+            Subject::Approval(approval) => approval_choices(approval)
+                .map(|choice| Line {
+                    label: choice.label().to_owned(),
                     description: String::new(),
                     ticked: None,
-                    key: Some(*key),
+                    key: Some(choice.key()),
                 })
                 .collect(),
         }
@@ -193,16 +192,15 @@ impl Prompt {
     fn choose(&mut self, index: usize) -> Option<Answer> {
         match &self.subject {
             Subject::Approval(approval) => {
+                let choice = approval_choices(approval).nth(index)?;
                 let approval = approval.id;
-                let approve = |scope| Some(Answer::Approve { approval, scope });
-                match index {
-                    0 => approve(ApprovalScope::Once),
-                    1 => approve(ApprovalScope::Session),
-                    2 => Some(Answer::Deny {
+                match choice {
+                    ApprovalChoice::Yes(scope) => Some(Answer::Approve { approval, scope }),
+                    ApprovalChoice::No => Some(Answer::Deny {
                         approval,
                         reason: String::new(),
                     }),
-                    _ => {
+                    ApprovalChoice::NoBecause => {
                         self.own_words = true;
                         None
                     }
@@ -265,12 +263,49 @@ impl Prompt {
     }
 }
 
-const APPROVAL_LINES: [(char, &str); 4] = [
-    ('y', "Yes, this once"),
-    ('s', "Yes, for the rest of this session"),
-    ('n', "No"),
-    ('w', "No, and say why"),
-];
+/// What can be said to a request for leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ApprovalChoice {
+    Yes(ApprovalScope),
+    No,
+    NoBecause,
+}
+
+impl ApprovalChoice {
+    fn key(self) -> char {
+        match self {
+            Self::Yes(ApprovalScope::Once) => 'y',
+            Self::Yes(ApprovalScope::Session) => 's',
+            Self::Yes(ApprovalScope::Rule) => 'a',
+            Self::No => 'n',
+            Self::NoBecause => 'w',
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Yes(ApprovalScope::Once) => "Yes, this once",
+            Self::Yes(ApprovalScope::Session) => "Yes, for the rest of this session",
+            Self::Yes(ApprovalScope::Rule) => "Always: write this rule",
+            Self::No => "No",
+            Self::NoBecause => "No, and say why",
+        }
+    }
+}
+
+/// "Always" is offered only where there is a rule to show.
+fn approval_choices(approval: &Approval) -> impl Iterator<Item = ApprovalChoice> {
+    let always = !approval.rule.is_empty();
+    [
+        ApprovalChoice::Yes(ApprovalScope::Once),
+        ApprovalChoice::Yes(ApprovalScope::Session),
+        ApprovalChoice::Yes(ApprovalScope::Rule),
+        ApprovalChoice::No,
+        ApprovalChoice::NoBecause,
+    ]
+    .into_iter()
+    .filter(move |choice| always || *choice != ApprovalChoice::Yes(ApprovalScope::Rule))
+}
 
 #[cfg(test)]
 mod tests {
@@ -366,6 +401,8 @@ mod tests {
             cwd: "/w".into(),
             worker: "local".into(),
             reason: String::new(),
+            rule: "{ command = \"rm -r build\", action = \"allow\" }".into(),
+            rule_place: "at the end of [policy] rules".into(),
         };
         let answered = |key| {
             press(
@@ -376,6 +413,21 @@ mod tests {
         let approve = |scope| Some(Answer::Approve { approval: 9, scope });
         assert_eq!(answered('y'), approve(ApprovalScope::Once));
         assert_eq!(answered('s'), approve(ApprovalScope::Session));
+        assert_eq!(answered('a'), approve(ApprovalScope::Rule));
+        let mut no_rule = Prompt::approval(Approval {
+            rule: String::new(),
+            ..approval.clone()
+        });
+        assert_eq!(
+            press(&mut no_rule, [KeyCode::Char('a')]),
+            None,
+            "no rule, no always"
+        );
+        assert_eq!(
+            press(&mut no_rule, [KeyCode::Char('n')]),
+            answered('n'),
+            "the others keep their keys"
+        );
         assert_eq!(
             answered('n'),
             Some(Answer::Deny {

@@ -73,6 +73,8 @@ pub(crate) struct Tool {
 pub(crate) enum ToolState {
     Running {
         since: Timestamp,
+        /// What it has printed so far.
+        live: String,
     },
     Done {
         output: String,
@@ -161,12 +163,19 @@ impl Transcript {
                 call_id,
                 name,
                 arguments,
-                state: ToolState::Running { since: event.at },
+                state: ToolState::Running {
+                    since: event.at,
+                    live: String::new(),
+                },
             })),
             What::ToolResult(result) => self.tool_result(result),
             What::Code { language, code } => self.push(Block::Code { language, code }),
             What::File(change) => self.push(Block::File(change)),
-            What::Terminal { data } => self.terminal(&data),
+            What::Terminal { data, tool: None } => self.terminal(&data),
+            What::Terminal {
+                data,
+                tool: Some(call_id),
+            } => self.tool_output(&call_id, &data),
             What::Ask(ask) => {
                 for question in ask.questions {
                     self.note(format!("asks: {}", question.question), Tone::Plain);
@@ -290,6 +299,30 @@ impl Transcript {
             _ => self.push(Block::Terminal {
                 text: more.to_owned(),
             }),
+        }
+    }
+
+    /// Gives output to the call that printed it; to the newest that runs where that is not known.
+    fn tool_output(&mut self, call_id: &str, more: &str) {
+        self.changes += 1;
+        let running = self
+            .entries
+            .iter_mut()
+            .rev()
+            .find_map(|entry| match &mut entry.block {
+                Block::Tool(Tool {
+                    call_id: id,
+                    state: ToolState::Running { live, .. },
+                    ..
+                }) if call_id.is_empty() || id == call_id => Some((&mut entry.version, live)),
+                _ => None,
+            });
+        match running {
+            Some((version, live)) => {
+                *version = self.changes;
+                append(live, more);
+            }
+            None => self.terminal(more),
         }
     }
 
@@ -580,6 +613,45 @@ mod tests {
                 },
                 ToolState::Abandoned,
             ]
+        );
+    }
+
+    #[test]
+    fn output_of_a_call_that_runs_is_its_own() {
+        let call = |id: &str| What::ToolCall {
+            call_id: id.into(),
+            name: "exec".into(),
+            arguments: "{}".into(),
+        };
+        let output = |id: &str, data: &str| What::Terminal {
+            data: data.into(),
+            tool: Some(id.into()),
+        };
+        let transcript = told([
+            call("a"),
+            call("b"),
+            output("a", "one\n"),
+            output("", "newest\n"),
+            output("a", "two\n"),
+        ]);
+        let live: Vec<_> = transcript
+            .entries()
+            .iter()
+            .filter_map(|entry| match &entry.block {
+                Block::Tool(Tool {
+                    state: ToolState::Running { live, .. },
+                    ..
+                }) => Some(live.as_str()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(live, ["one\ntwo\n", "newest\n"]);
+        let nobody = told([output("gone", "alone")]);
+        assert_eq!(
+            blocks(&nobody),
+            [Block::Terminal {
+                text: "alone".into()
+            }]
         );
     }
 

@@ -163,6 +163,8 @@ fn an_approval() {
             cwd: "/work".into(),
             worker: "local".into(),
             reason: "policy rule 2".into(),
+            rule: "{ tool = \"exec\", command = \"rm -r build\", action = \"allow\" }".into(),
+            rule_place: "at the end of [policy] rules".into(),
         }),
     ]);
     insta::assert_snapshot!(drawn(&model, 60, 20));

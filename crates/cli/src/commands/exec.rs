@@ -210,6 +210,9 @@ async fn on_one(
                     let limit = if secs == 0 { limit / 1000 } else { secs };
                     output::report_error(&format!("timed out after {limit} s"), &[]);
                 }
+                for note in ended.changes.iter().flat_map(|changes| &changes.notes) {
+                    output::report_error(note, &[]);
+                }
                 return Ok(exit_code(&ended));
             }
         }

@@ -6,6 +6,7 @@
     tools              says the names of all tools
     race JSON          calls every [name, arguments] of the list at once, says the order of their ends
     token              says mcp_url and mcp_token
+    config KEY         says what `init` has under that key
 """
 
 import json
@@ -85,6 +86,8 @@ def answer(text):
         return " ".join(tool["name"] for tool in request("tools/list")["tools"])
     if command == "race":
         return race(json.loads(rest))
+    if command == "config":
+        return json.dumps(config.get(rest))
     if command == "token":
         return json.dumps([config["mcp_url"], config["mcp_token"]])
     return "what?"

@@ -206,6 +206,55 @@ async fn a_command_on_a_lost_worker_says_which_step_failed() {
     assert!(refused.contains("nowhere"), "{refused}");
 }
 
+#[tokio::test]
+async fn a_stop_lets_commands_end_and_says_what_it_waits_for() {
+    let machine = Machine::fresh();
+    machine.configure("[daemon]\ndrain = \"25s\"\n");
+    let mut daemon = Running::start_with_talk(&machine, &["up", "--listen", "127.0.0.1:0"]);
+    daemon.prints("is ready at").await;
+    let project = machine.path().join("project");
+    std::fs::create_dir(&project).unwrap();
+    let session = session_in(&machine, &project, &[]).await.to_string();
+    let command = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo made > out";
+    let mut runs = Running::start(machine.quintet(&["exec", "--session", &session, "--", command]));
+    assert_eq!(runs.line().await, "begun");
+    daemon.signal(rustix::process::Signal::TERM);
+    let told = daemon.prints("waiting for").await;
+    assert!(
+        told.contains("waiting for 1 command: `echo begun; while")
+            && told.contains(&format!("in session {session} on local, at most 25s")),
+        "{told}"
+    );
+    std::fs::write(project.join("go"), "").unwrap();
+    assert!(runs.ends().await.success());
+    assert_eq!(
+        std::fs::read_to_string(project.join("out")).unwrap(),
+        "made\n"
+    );
+    assert!(daemon.ends().await.success());
+
+    // One that does not end in time does not hold the daemon.
+    machine.configure("[daemon]\ndrain = \"200ms\"\n");
+    let mut daemon = Running::start_with_talk(&machine, &["up", "--listen", "127.0.0.1:0"]);
+    daemon.prints("is ready at").await;
+    let notes = rows(&machine, "note").await;
+    let noted = notes[0]["data"]["text"].as_str().unwrap();
+    assert!(
+        noted.starts_with("waiting for 1 command: `echo begun"),
+        "{noted}"
+    );
+    let command = "echo begun; sleep 3600";
+    let mut runs = Running::start(machine.quintet(&["exec", "--session", &session, "--", command]));
+    assert_eq!(runs.line().await, "begun");
+    daemon.signal(rustix::process::Signal::TERM);
+    let told = daemon.prints("not waiting any longer").await;
+    assert!(
+        told.contains("after 200ms for 1 command: `echo begun; sleep 3600`"),
+        "{told}"
+    );
+    assert!(daemon.ends().await.success());
+}
+
 /// Runs one command in the session, and returns what it printed and changed.
 async fn run(client: &mut UnixClient, session: u64, command: String) -> (String, CommandChanges) {
     let request = ExecMsg {
@@ -312,4 +361,45 @@ async fn the_shell_agents_lines_are_commands_of_the_session() {
     .await;
     machine.runs(&["undo", &session, "2"]).await.succeeds();
     assert!(!project.join("b").exists());
+}
+
+#[tokio::test]
+async fn guidance_that_a_turn_does_not_take_is_the_next_message() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up().await;
+    let project = machine.path().join("project");
+    std::fs::create_dir(&project).unwrap();
+    let session = session_in(&machine, &project, &[]).await;
+    let number = session.to_string();
+    // The shell agent takes no guidance: it runs lines.
+    let line = "echo begun; while [ ! -e go ]; do sleep 0.05; done";
+    let begun = machine.begins(&["send", "shell", line, "--session", &number]);
+    within("the line runs", async {
+        while !rows(&machine, "terminal_output")
+            .await
+            .iter()
+            .any(|row| row["data"]["data"] == "begun\n")
+        {}
+    })
+    .await;
+    machine
+        .runs(&["steer", &number, "echo steered > later"])
+        .await
+        .succeeds();
+    machine.sees("steer", session).await;
+    std::fs::write(project.join("go"), "").unwrap();
+    begun.ends().await.succeeds();
+    within("the guidance is done", async {
+        while std::fs::read_to_string(project.join("later"))
+            .ok()
+            .as_deref()
+            != Some("steered\n")
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let messages = rows(&machine, "message").await;
+    let last = &messages[messages.len() - 1]["data"];
+    assert_eq!(last["text"], "echo steered > later");
 }

@@ -152,6 +152,14 @@ async fn files_are_written_read_edited_found_and_listed() {
 }
 
 #[tokio::test]
+async fn the_size_of_the_context_is_told_to_the_agent() {
+    let machine = machine("context_tokens = 50000");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let said = send(&machine, "config context_tokens").ends().await;
+    assert_eq!(said.succeeds().trim(), "50000");
+}
+
+#[tokio::test]
 async fn an_edit_of_what_changed_since_it_was_read_is_refused_and_says_how() {
     let machine = machine("");
     let _daemon = machine.up_with(&["--no-worker"]).await;
@@ -233,6 +241,169 @@ async fn commands_run_in_the_workspace_and_are_taken_back() {
     assert!(slow.contains("killed after 1 s"), "{slow}");
     let away = call(&machine, "exec", json!({"command": "true", "cwd": "/etc"})).await;
     assert!(away.contains("outside of the workspace"), "{away}");
+}
+
+#[tokio::test]
+async fn output_is_seen_while_the_command_runs() {
+    let machine = machine("");
+    let _daemon = machine.up().await;
+    online(&machine).await;
+    let command = "echo first; while [ ! -e go ]; do sleep 0.05; done; echo last >&2";
+    let runs = send(
+        &machine,
+        &format!("call exec {}", json!({ "command": command })),
+    );
+    let row = machine.sees("terminal_output", 1).await;
+    let data = &row["data"];
+    assert_eq!(
+        (&data["tool"], &data["stream"], &data["data"]),
+        (&json!("exec"), &json!("stdout"), &json!("first\n"))
+    );
+    std::fs::write(space(&machine).join("go"), "").unwrap();
+    // The answer has it once: what was shown live is no part of it.
+    assert_eq!(
+        runs.ends().await.succeeds().trim_end(),
+        "first\nlast\n[exit code 0]"
+    );
+}
+
+#[tokio::test]
+async fn what_the_file_tools_wrote_is_taken_back_like_what_commands_did() {
+    let machine = machine("");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let file = space(&machine).join("new/a.txt");
+    call(
+        &machine,
+        "write_file",
+        json!({"path": "new/a.txt", "content": "one\n"}),
+    )
+    .await;
+    call(
+        &machine,
+        "edit_file",
+        json!({"path": "new/a.txt", "old": "one", "new": "two"}),
+    )
+    .await;
+    std::fs::write(space(&machine).join("theirs.txt"), "of a person\n").unwrap();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "two\n");
+
+    let undone = machine.runs(&["undo", "1", "--json"]).await.json();
+    assert_eq!(
+        undone["changed"],
+        json!([{"path": "new/a.txt", "change": "write"}])
+    );
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "one\n");
+    machine.runs(&["undo", "1"]).await.succeeds();
+    assert!(!file.exists() && !space(&machine).join("new").exists());
+    assert_eq!(
+        std::fs::read_to_string(space(&machine).join("theirs.txt")).unwrap(),
+        "of a person\n"
+    );
+    let nothing = machine.runs(&["undo", "1"]).await.fails(1);
+    assert!(nothing.contains("no command of session 1"), "{nothing}");
+    let row = machine.sees("command", 1).await;
+    assert_eq!(row["data"]["command"], "write_file new/a.txt");
+    assert!(
+        row["data"]["after"].as_u64() > row["data"]["before"].as_u64(),
+        "{row}"
+    );
+}
+
+#[tokio::test]
+async fn a_rule_settles_everything_that_waits_and_that_it_allows() {
+    let rules =
+        "[policy]\nrules = [{ tool = \"write_file\", path = \"docs\", action = \"ask\" }]\n";
+    let machine = machine(rules);
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let write = |path: &str| json!(["write_file", {"path": path, "content": "x"}]);
+    let race = json!([write("docs/a.md"), write("docs/b.md"), write("docs/c/d.md")]);
+    let races = send(&machine, &format!("race {race}"));
+    let waiting = within("three approvals", async {
+        loop {
+            let listed = machine.runs(&["approvals", "--json"]).await.json();
+            let listed = listed.as_array().unwrap().clone();
+            if listed.len() == 3 {
+                break listed;
+            }
+        }
+    })
+    .await;
+    let id_of = |path: &str| {
+        let found = waiting.iter().find(|it| it["command"] == path).unwrap();
+        found["id"].to_string()
+    };
+    let rule = "{ tool = \"write_file\", path = \"docs/*.md\", action = \"allow\" }";
+    let approve = [
+        "approve",
+        &id_of("docs/a.md"),
+        "--scope",
+        "rule",
+        "--rule",
+        rule,
+    ];
+    machine.runs(&approve).await.succeeds();
+    // The second one is settled by the rule; the third is none of its business.
+    within("only the third waits", async {
+        loop {
+            let listed = machine.runs(&["approvals", "--json"]).await.json();
+            let left: Vec<&str> = listed
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(|it| it["command"].as_str())
+                .collect();
+            if left == ["docs/c/d.md"] {
+                break;
+            }
+        }
+    })
+    .await;
+    machine
+        .runs(&["deny", &id_of("docs/c/d.md")])
+        .await
+        .succeeds();
+    races.ends().await.succeeds();
+    let docs = space(&machine).join("docs");
+    assert!(docs.join("a.md").exists() && docs.join("b.md").exists());
+    assert!(!docs.join("c").exists());
+    let rows = machine.runs(&["events", "--json"]).await.succeeds();
+    let mut answers: Vec<(u64, Value)> = rows
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|row| row["kind"] == "approval_answered")
+        .map(|row| {
+            (
+                row["data"]["approval"].as_u64().unwrap(),
+                row["data"]["by"].clone(),
+            )
+        })
+        .collect();
+    answers.sort_by_key(|(id, _)| *id);
+    let mut expected = [
+        (id_of("docs/a.md"), "user"),
+        (id_of("docs/b.md"), "policy"),
+        (id_of("docs/c/d.md"), "user"),
+    ]
+    .map(|(id, by)| (id.parse::<u64>().unwrap(), json!(by)));
+    expected.sort_by_key(|(id, _)| *id);
+    assert_eq!(answers, expected);
+}
+
+#[tokio::test]
+async fn a_rule_settles_what_an_agent_itself_asked_leave_for() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let waits = machine.begins(&["send", "test", "approve make install"]);
+    asked(&machine).await;
+    let config = machine.home().join("config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let rule = "[policy]\nrules = [{ command = \"make install\", action = \"allow\" }]\n";
+    std::fs::write(&config, format!("{text}\n{rule}")).unwrap();
+    machine.runs(&["reload"]).await.succeeds();
+    assert_eq!(waits.ends().await.succeeds().trim(), "approved");
+    let row = machine.sees("approval_answered", 1).await;
+    assert_eq!(row["data"]["by"], "policy");
+    drop(daemon);
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ async fn place(
     let (_, master) = runtime.workspace_of(session).await?;
     Ok(match runtime.shares_folder(worker) {
         true => ShellPlace::Folder(master.dir.display().to_string()),
-        false => ShellPlace::Workspace(master.mirror_for(worker)),
+        false => ShellPlace::Workspace(runtime.mirror_of(&master, worker)),
     })
 }
 

@@ -72,6 +72,9 @@ pub struct AgentConfig {
     pub model: Option<String>,
     /// Models to go on with, in order, when that one can't be had.
     pub fallback: Vec<String>,
+    /// How large a conversation may get, in tokens, before it is summarised; `None` is the agent's
+    /// own choice.
+    pub context_tokens: Option<u32>,
     /// The folder it starts in; `None` is its workspace.
     pub cwd: Option<PathBuf>,
     /// Variables added to its scrubbed environment.
@@ -131,6 +134,7 @@ fn read_entry(s: &mut Section<'_, '_>) -> Entry {
             prompt: s.value_or("prompt", String::new()),
             model: s.value_or("model", None),
             fallback: s.value_or("fallback", Vec::new()),
+            context_tokens: limit(s.value_or("context_tokens", 0)),
             cwd: s.value_or("cwd", None),
             env: s.secrets("env"),
             idle_timeout: s.value_or("idle_timeout", DEFAULT_IDLE_TIMEOUT),

@@ -124,6 +124,8 @@ pub struct WorkspaceConfig {
     pub history_size: ByteSize,
     /// Smaller files travel inside their notification.
     pub inline_below: ByteSize,
+    /// How long a command waits for its files when none of them moves.
+    pub patience: Duration,
 }
 
 /// Browsers.
@@ -252,6 +254,7 @@ impl Config {
                 history_age: s.value::<Positive<Duration>>("history_age").0,
                 history_size: s.value("history_size"),
                 inline_below: s.value("inline_below"),
+                patience: s.value::<Positive<Duration>>("patience").0,
             }),
             channel: root.nested("channel", |s| ChannelConfig {
                 e2e_required: s.value("e2e_required"),

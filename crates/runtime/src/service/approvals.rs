@@ -13,6 +13,7 @@ impl Runtime {
         request: AnswerApprovalMsg,
         by: String,
     ) -> Result<u64, Refusal> {
+        let _answering = self.coordinator.answers().answering().await;
         let (scope, rule) = match (request.scope(), request.approved) {
             (ApprovalScope::Once, _) => (Scope::Once, String::new()),
             (ApprovalScope::Session, _) => (Scope::Session, String::new()),

@@ -50,7 +50,7 @@ impl Runtime {
                 Some(job) => self.attach_in_session(session, job).await?,
                 None => self.start_in_session(session, request.into()).await?,
             };
-            Ok(self.workers.follow(handle, Some(finish)))
+            Ok(self.workers.follow_in_session(handle, finish))
         })
     }
 

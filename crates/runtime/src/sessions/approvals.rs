@@ -291,6 +291,19 @@ pub struct Decision {
     pub rule: String,
 }
 
+impl Decision {
+    /// What a rule that was written meanwhile decides.
+    pub fn of_policy(approved: bool, why: &str) -> Self {
+        Self {
+            approved,
+            scope: Scope::Rule,
+            note: why.to_owned(),
+            by: BY_POLICY.to_owned(),
+            rule: String::new(),
+        }
+    }
+}
+
 /// Answers an approval. The first answer wins.
 pub fn answer(
     tx: &mut WriteTx<'_>,
@@ -319,7 +332,7 @@ pub fn answer(
         "reason": decision.note,
         "by": decision.by,
     });
-    if decision.scope == Scope::Rule {
+    if !decision.rule.is_empty() {
         data["rule"] = decision.rule.as_str().into();
     }
     let entry = Entry::new(Kind::ApprovalAnswered, &data).in_turn(approval.session, approval.turn);

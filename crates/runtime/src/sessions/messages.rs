@@ -77,6 +77,25 @@ impl Message {
     }
 }
 
+/// Who gave guidance, by its text: the newest of it that a session has.
+pub fn sender_of_steer(
+    connection: &Connection,
+    session: u64,
+    text: &str,
+) -> Result<String, StoreError> {
+    let found: Option<String> = connection
+        .prepare_cached(
+            "SELECT json_extract(data, '$.sender') FROM journal
+             WHERE session = ? AND kind = ? AND json_extract(data, '$.text') = ?
+             ORDER BY seq DESC LIMIT 1",
+        )?
+        .query_row((session.cast_signed(), Kind::Steer.as_str(), text), |row| {
+            row.get(0)
+        })
+        .optional()?;
+    Ok(found.unwrap_or_else(|| "user".to_owned()))
+}
+
 /// Accepts a message into a session's queue.
 pub fn enqueue(
     tx: &mut WriteTx<'_>,

@@ -22,6 +22,9 @@ pub(crate) enum Answer {
 pub(crate) struct Answers {
     /// Short sections without an await.
     waiting: Arc<Mutex<HashMap<String, oneshot::Sender<Answer>>>>,
+    /// Held from the writing of a rule to the answer that wrote it, and while what waits asks the
+    /// rules again: the approval that a person answered is theirs, the others are the rule's.
+    answering: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Answers {
@@ -36,6 +39,16 @@ impl Answers {
             key,
             answer,
         }
+    }
+
+    /// Lets nobody else answer until it is dropped.
+    pub(crate) async fn answering(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.answering.lock().await
+    }
+
+    /// Whether a call waits for the answer to this.
+    pub(crate) fn expects(&self, key: &str) -> bool {
+        self.waiting().contains_key(key)
     }
 
     /// Hands an answer over; gives it back when no call waits for it.

@@ -13,6 +13,7 @@ use rusqlite::OptionalExtension;
 use tokio_util::sync::CancellationToken;
 
 use super::files::MAX_FILE;
+use super::live::{OutputStream, Shown};
 use crate::daemon::Runtime;
 use crate::journal::Kind;
 use crate::refusal::Refusal;
@@ -88,11 +89,13 @@ pub(crate) struct FileChange {
 /// in the workspace when it has ended.
 #[async_trait]
 pub(crate) trait SessionCommands: Send + Sync {
-    /// Runs a command to its end; once cancelled it is killed.
+    /// Runs a command to its end; once cancelled it is killed. What it prints is also `shown`, as
+    /// it comes.
     async fn run(
         &self,
         session: u64,
         request: CommandRequest,
+        shown: Shown,
         cancelled: &CancellationToken,
     ) -> Result<Ran, Refusal>;
 
@@ -117,6 +120,7 @@ impl SessionCommands for Runtime {
         &self,
         session: u64,
         request: CommandRequest,
+        shown: Shown,
         cancelled: &CancellationToken,
     ) -> Result<Ran, Refusal> {
         let exec = SessionExec {
@@ -141,11 +145,15 @@ impl SessionCommands for Runtime {
                     return Err(Refusal::Conflict("it was cancelled and has not ended yet".into()));
                 }
             };
-            match next? {
-                ExecEvent::Stdout(bytes) | ExecEvent::Stderr(bytes) => output.push(&bytes),
-                ExecEvent::Dropped { .. } => {}
+            let (stream, bytes) = match next? {
+                ExecEvent::Stdout(bytes) => (OutputStream::Stdout, bytes),
+                ExecEvent::Stderr(bytes) => (OutputStream::Stderr, bytes),
+                ExecEvent::Dropped { .. } => continue,
                 ExecEvent::Ended { outcome, duration } => break (outcome, duration),
-            }
+            };
+            output.push(&bytes);
+            // Nobody has to watch.
+            let _ = shown.send((stream, bytes)).await;
         };
         let end = finish.record(handle.mirrored(), &outcome, duration).await?;
         let mut ran = Ran {

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::Answer;
 use super::{Call, ToolServer};
+use crate::config::Config;
 use crate::journal::{Entry, Kind};
 use crate::policy::{self, Request, Subject};
 use crate::refusal::Refusal;
-use crate::sessions::approvals::{self, Action, ProposedRules, Requested};
+use crate::sessions::approvals::{self, Action, Decision, ProposedRules, Requested};
 use crate::turns::Turn;
 
 /// Leave to go on, and whose.
@@ -27,6 +29,23 @@ pub(super) struct NoLeave {
     pub(super) decision: &'static str,
     /// What the agent reads.
     pub(super) message: String,
+}
+
+/// What a person is asked, and how the policy is asked again.
+struct Asked<'a> {
+    action: Action,
+    why: String,
+    proposed: ProposedRules,
+    request: &'a Request<'a>,
+}
+
+fn denied(why: &str) -> NoLeave {
+    NoLeave {
+        decision: "deny",
+        message: format!(
+            "denied by the policy: {why}. Do it another way, or ask the person with ask_user."
+        ),
+    }
 }
 
 impl From<Refusal> for NoLeave {
@@ -47,7 +66,8 @@ impl ToolServer {
         action: Action,
         cancelled: &CancellationToken,
     ) -> Result<Leave, NoLeave> {
-        let rules = self.runtime.config.current().policy.rules.clone();
+        let mut config = self.runtime.config.subscribe();
+        let rules = config.borrow_and_update().policy.rules.clone();
         let request = Request {
             tool: &call.tool,
             agent: &call.session.agent,
@@ -62,15 +82,16 @@ impl ToolServer {
                 decision: "allow",
                 why,
             }),
-            policy::Action::Deny => Err(NoLeave {
-                decision: "deny",
-                message: format!(
-                    "denied by the policy: {why}. Do it another way, or ask the person with ask_user."
-                ),
-            }),
+            policy::Action::Deny => Err(denied(&why)),
             policy::Action::Ask => {
                 let proposed = ProposedRules::of(&rules, &request);
-                self.ask(call, action, why, proposed, cancelled).await
+                let asked = Asked {
+                    action,
+                    why,
+                    proposed,
+                    request: &request,
+                };
+                self.ask(call, asked, config, cancelled).await
             }
         }
     }
@@ -78,11 +99,16 @@ impl ToolServer {
     async fn ask(
         &self,
         call: &Call,
-        action: Action,
-        why: String,
-        proposed: ProposedRules,
+        asked: Asked<'_>,
+        mut config: watch::Receiver<Arc<Config>>,
         cancelled: &CancellationToken,
     ) -> Result<Leave, NoLeave> {
+        let Asked {
+            action,
+            why,
+            proposed,
+            request,
+        } = asked;
         let Some(turn) = self.turn(call) else {
             return Err(NoLeave {
                 decision: "deny",
@@ -108,10 +134,21 @@ impl ToolServer {
             }
             Requested::Pending(approval) => approval,
         };
-        let answer = tokio::select! {
-            answer = expected.come() => answer,
-            () = turn.over() => None,
-            () = cancelled.cancelled() => None,
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = expected.come() => break answer,
+                () = turn.over() => break None,
+                () = cancelled.cancelled() => break None,
+                changed = config.changed() => {
+                    if changed.is_err() {
+                        break None;
+                    }
+                    if let Some(settled) = self.settled(approval, &mut config, request).await? {
+                        return settled;
+                    }
+                }
+            }
         };
         match answer {
             Some(Answer::Decision(decision)) if decision.approved => Ok(Leave {
@@ -139,6 +176,40 @@ impl ToolServer {
                     message: "nobody answered before the call or its turn ended".to_owned(),
                 })
             }
+        }
+    }
+
+    /// Asks the policy again after its rules changed; what they decide now needs no person.
+    async fn settled(
+        &self,
+        approval: u64,
+        config: &mut watch::Receiver<Arc<Config>>,
+        request: &Request<'_>,
+    ) -> Result<Option<Result<Leave, NoLeave>>, NoLeave> {
+        let _answering = self.runtime.coordinator.answers().answering().await;
+        let rules = config.borrow_and_update().policy.rules.clone();
+        let decision = policy::decide(&rules, request).decision;
+        let approved = match decision.action {
+            policy::Action::Allow => true,
+            policy::Action::Deny => false,
+            policy::Action::Ask => return Ok(None),
+        };
+        let why = decision.explain(&rules);
+        let by_rule = Decision::of_policy(approved, &why);
+        let answered = self
+            .runtime
+            .db
+            .write(move |tx| approvals::answer(tx, approval, &by_rule).map(drop))
+            .await;
+        match (answered, approved) {
+            (Ok(()), true) => Ok(Some(Ok(Leave {
+                decision: "allow",
+                why,
+            }))),
+            (Ok(()), false) => Ok(Some(Err(denied(&why)))),
+            // A person was faster, or the turn is over: either is being told.
+            (Err(Refusal::Conflict(_)), _) => Ok(None),
+            (Err(refusal), _) => Err(refusal.into()),
         }
     }
 

@@ -11,6 +11,7 @@ mod commands;
 mod files;
 mod find;
 mod gate;
+mod live;
 mod on_files;
 mod seen;
 mod specs;
@@ -29,7 +30,7 @@ use quintet_sandbox::hub::ExecOutcome;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use answers::{Answer, Answers};
@@ -55,6 +56,9 @@ const MAX_EXEC_TIMEOUT: u64 = 24 * 3600;
 
 /// How much of a call's arguments its row in the journal holds.
 const MAX_NOTED: usize = 4096;
+
+/// Pieces of output that wait to be shown; the command waits beyond that.
+const SHOWN_AT_ONCE: usize = 16;
 
 /// Questions of one `ask_user`.
 const MAX_QUESTIONS: usize = 16;
@@ -135,6 +139,8 @@ pub(crate) struct ToolServer {
 struct Call {
     /// Its id in the journal.
     id: String,
+    /// The agent's own id of it, where it told one.
+    agents_id: Option<String>,
     tool: String,
     instance: AgentId,
     session: Session,
@@ -167,7 +173,7 @@ impl Tools for ToolServer {
         cancelled: CancellationToken,
     ) -> ToolOutcome {
         let started = Instant::now();
-        let on_its_way = match self.prepared(instance, &call.name).await {
+        let on_its_way = match self.prepared(instance, &call).await {
             Ok(prepared) => prepared,
             Err(refusal) => return ToolOutcome::failure(refusal.to_string()),
         };
@@ -192,7 +198,7 @@ impl ToolServer {
         Self { runtime }
     }
 
-    async fn prepared(&self, instance: &AgentId, tool: &str) -> Result<Call, Refusal> {
+    async fn prepared(&self, instance: &AgentId, call: &ToolCall) -> Result<Call, Refusal> {
         let id = session_of(instance)
             .ok_or_else(|| Refusal::Internal(format!("{instance} serves no session")))?;
         let session = self
@@ -202,7 +208,8 @@ impl ToolServer {
             .await?;
         Ok(Call {
             id: uuid::Uuid::now_v7().to_string(),
-            tool: tool.to_owned(),
+            agents_id: call.agents_id.clone(),
+            tool: call.name.clone(),
             instance: instance.clone(),
             worker: self.runtime.worker_of(&session),
             session,
@@ -319,11 +326,10 @@ impl ToolServer {
             cwd: Some(folder.name).filter(|name| !name.is_empty()),
             timeout: Duration::from_secs(timeout),
         };
-        let ran = self
-            .runtime
-            .run(call.session.id, request, cancelled)
-            .await
-            .map_err(said)?;
+        let (shown, output) = mpsc::channel(SHOWN_AT_ONCE);
+        let running = self.runtime.run(call.session.id, request, shown, cancelled);
+        let (ran, ()) = tokio::join!(running, self.show_live(call, output));
+        let ran = ran.map_err(said)?;
         let (code, end) = match ran.outcome {
             ExecOutcome::Exited(code) => (Some(code), format!("exit code {code}")),
             ExecOutcome::Signaled(signal) => {

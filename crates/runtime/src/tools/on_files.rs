@@ -12,6 +12,7 @@ use super::files::{self, LINES, Target};
 use super::find;
 use super::seen::Seen;
 use super::{Call, Outcome, ToolServer, read, said, shortened, target};
+use crate::workspaces::ToolWrite;
 
 /// The most of a diff that is shown.
 const MAX_DIFF: usize = 8 * 1024;
@@ -135,11 +136,20 @@ impl ToolServer {
         )
     }
 
+    /// Writes a file; in the workspace that is a command of the session, which can be taken back.
     async fn write(&self, call: &Call, target: &Target, text: String) -> Result<(), String> {
         let (file, written) = (target.clone(), text.clone());
-        blocking(move || file.write(&written))
-            .await?
-            .map_err(said)?;
+        let writing = async { blocking(move || file.write(&written)).await?.map_err(said) };
+        if target.root == Path::new(&call.session.workspace) {
+            let write = ToolWrite {
+                session: call.session.id,
+                tool: &call.tool,
+                path: &target.name,
+            };
+            self.runtime.write_in_session(write, writing).await?;
+        } else {
+            writing.await?;
+        }
         self.runtime.tools.memory.wrote(
             call.instance.as_str(),
             &target.path(),

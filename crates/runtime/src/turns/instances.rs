@@ -285,6 +285,9 @@ impl Instances {
         if !agent.prompt.is_empty() {
             told.insert("prompt".into(), agent.prompt.clone().into());
         }
+        if let Some(tokens) = agent.context_tokens {
+            told.insert("context_tokens".into(), tokens.into());
+        }
         let skills = self.inner.home.skills_dir().display().to_string();
         told.insert("skills_dir".into(), skills.into());
         self.inner.door.tell(agent_id, &mut told);
@@ -340,6 +343,7 @@ fn needs_new_process(old: &AgentConfig, new: &AgentConfig) -> bool {
     let without_told = |agent: &AgentConfig| AgentConfig {
         model: None,
         fallback: Vec::new(),
+        context_tokens: None,
         prompt: String::new(),
         description: String::new(),
         budget: Default::default(),

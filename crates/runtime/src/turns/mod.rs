@@ -18,11 +18,14 @@ use quintet_agent::proto::message::{
 use quintet_agent::{FailReason, Steered, TokenUsage, TurnEnd};
 use rust_decimal::Decimal;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::config::Config;
 use crate::journal::{Entry, Kind};
 use crate::metrics::Metrics;
+use crate::policy::{self, Because, Rule};
 use crate::refusal::Refusal;
 use crate::sessions::approvals::Decision;
 use crate::sessions::messages::{self, Message, Purpose, TurnOutcome};
@@ -69,18 +72,23 @@ impl Coordinator {
         turns: Arc<OpenTurns>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                db,
-                instances,
-                turns,
-                answers: Answers::default(),
-                awake: Mutex::default(),
-                tasks: TaskTracker::new(),
-                stopping: CancellationToken::new(),
-                metrics,
-            }),
-        }
+        let inner = Arc::new(Inner {
+            db,
+            instances,
+            turns,
+            answers: Answers::default(),
+            awake: Mutex::default(),
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+            metrics,
+        });
+        let weak = Arc::downgrade(&inner);
+        inner.turns.wakes(move |session| {
+            if let Some(inner) = weak.upgrade() {
+                Self { inner }.wake(session);
+            }
+        });
+        Self { inner }
     }
 
     /// What people answer to calls of tools.
@@ -258,6 +266,53 @@ impl Coordinator {
                 .await;
         }
         Ok(seq)
+    }
+
+    /// Settles what agents themselves asked leave for and rules now decide, whenever rules change.
+    /// Calls of tools ask again by themselves.
+    pub(crate) async fn follow_policy(&self, mut config: watch::Receiver<Arc<Config>>) {
+        while config.changed().await.is_ok() {
+            let rules = config.borrow_and_update().policy.rules.clone();
+            if let Err(refusal) = self.settle_by(&rules).await {
+                tracing::error!(%refusal, "approvals could not be checked again");
+            }
+        }
+    }
+
+    async fn settle_by(&self, rules: &[Rule]) -> Result<(), Refusal> {
+        let _answering = self.inner.answers.answering().await;
+        let pending = self
+            .inner
+            .db
+            .read(|connection| -> Result<_, StoreError> {
+                let mut found = Vec::new();
+                for approval in approvals::pending(connection)? {
+                    if let Some(session) = sessions::find(connection, approval.session)? {
+                        found.push((approval, session));
+                    }
+                }
+                Ok(found)
+            })
+            .await?;
+        for (approval, session) in pending {
+            if self.inner.answers.expects(&approval.key) {
+                continue;
+            }
+            let agent = AgentId::from(session.agent_id());
+            let request = observer::own_request(&agent, session.id, &approval.action);
+            let decision = policy::decide(rules, &request).decision;
+            let approved = match (&decision.because, decision.action) {
+                (Because::Rule(_), policy::Action::Allow) => true,
+                (Because::Rule(_), policy::Action::Deny) => false,
+                _ => continue,
+            };
+            let by_rule = Decision::of_policy(approved, &decision.explain(rules));
+            match self.decide(approval.id, by_rule).await {
+                Ok(_) | Err(Refusal::Conflict(_)) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(())
     }
 
     /// Replaces what an agent remembers.

@@ -1,7 +1,7 @@
 //! What agents say, recorded before they can say more.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quintet_agent::proto::message::{AgentId, ApprovalResult, InboundMessage};
 use quintet_agent::{
@@ -17,9 +17,10 @@ use crate::config::Config;
 use crate::journal::{Entry, Kind};
 use crate::models::larger;
 use crate::policy::{self, Because, Isolation, Subject};
+use crate::refusal::Refusal;
 use crate::sessions::approvals::{self, Action, ProposedRules, Requested};
-use crate::sessions::asks;
-use crate::sessions::messages::TurnOutcome;
+use crate::sessions::messages::{self, Purpose, TurnOutcome};
+use crate::sessions::{self, asks};
 use crate::store::{Appending, Db, StoreError};
 
 /// Batches of one turn that may be on their way to the disk while the agent is read on. Clients are
@@ -178,9 +179,25 @@ impl Turn {
 pub(crate) struct OpenTurns {
     /// Held to look up and insert, never across an await.
     turns: Mutex<HashMap<String, Arc<Turn>>>,
+    /// Makes somebody look at a session's queue.
+    waker: OnceLock<Waker>,
 }
 
+type Waker = Box<dyn Fn(u64) + Send + Sync>;
+
 impl OpenTurns {
+    /// Says who looks at a session's queue when something is put there from here.
+    pub(super) fn wakes(&self, waker: impl Fn(u64) + Send + Sync + 'static) {
+        // There is one coordinator, and it does this once.
+        let _ = self.waker.set(Box::new(waker));
+    }
+
+    fn wake(&self, session: u64) {
+        if let Some(waker) = self.waker.get() {
+            waker(session);
+        }
+    }
+
     pub(super) fn insert(&self, agent_id: String, turn: Arc<Turn>) {
         self.lock().insert(agent_id, turn);
     }
@@ -297,6 +314,10 @@ impl TurnObserver {
                         .write(move |tx| asks::open(tx, session, id, &ask_id, &questions))
                         .await?;
                 }
+                InstanceEvent::SteerUnread { content } => {
+                    gate.append(&self.db, std::mem::take(&mut rows)).await?;
+                    self.requeue(turn.session, content).await?;
+                }
                 event @ InstanceEvent::ApprovalRequest { .. } => {
                     gate.append(&self.db, std::mem::take(&mut rows)).await?;
                     self.request_approval(agent, &turn, event).await?;
@@ -331,12 +352,37 @@ impl TurnObserver {
         turn: Option<&Turn>,
         batch: Vec<InstanceEvent>,
     ) -> Result<(), StoreError> {
-        let rows: Vec<Entry> = batch
-            .into_iter()
-            .filter_map(|event| note(agent, turn, event))
-            .collect();
+        let mut rows = Vec::new();
+        for event in batch {
+            match (event, super::session_of(agent)) {
+                (InstanceEvent::SteerUnread { content }, Some(session)) => {
+                    self.requeue(session, content).await?;
+                }
+                (event, _) => rows.extend(note(agent, turn, event)),
+            }
+        }
         if !rows.is_empty() {
             self.db.append(rows).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a message of guidance that came too late for its turn.
+    async fn requeue(&self, session: u64, content: String) -> Result<(), StoreError> {
+        let queued = self
+            .db
+            .write(move |tx| -> Result<(), Refusal> {
+                let found = sessions::open(tx.sql(), session)?;
+                let sender = messages::sender_of_steer(tx.sql(), session, &content)?;
+                messages::enqueue(tx, &found, &sender, &content, Purpose::Message).map(drop)
+            })
+            .await;
+        match queued {
+            Ok(()) => self.turns.wake(session),
+            // The session is closed or its queue full: nobody is left to hear it.
+            Err(refusal) => {
+                tracing::warn!(session, %refusal, "guidance that came too late is lost");
+            }
         }
         Ok(())
     }
@@ -409,7 +455,11 @@ impl TurnObserver {
 
 /// What an agent asks leave for by itself. Nothing is known of what would keep it in the
 /// workspace, so that where no rule matches a person is asked.
-fn own_request<'a>(agent: &'a AgentId, session: u64, action: &'a Action) -> policy::Request<'a> {
+pub(super) fn own_request<'a>(
+    agent: &'a AgentId,
+    session: u64,
+    action: &'a Action,
+) -> policy::Request<'a> {
     policy::Request {
         tool: &action.action,
         agent: super::agent_of(agent),
@@ -463,6 +513,7 @@ fn note(agent: &AgentId, turn: Option<&Turn>, event: InstanceEvent) -> Option<En
         | InstanceEvent::StateApplied { .. }
         | InstanceEvent::Usage(_)
         | InstanceEvent::Element { .. }
+        | InstanceEvent::SteerUnread { .. }
         | InstanceEvent::AskUser { .. }
         | InstanceEvent::ApprovalRequest { .. } => return None,
     };

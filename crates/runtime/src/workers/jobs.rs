@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Workers;
+use super::{LOCAL, Running, RunningCommand, Workers};
 use crate::refusal::Refusal;
 use crate::workspaces::{CommandEnd, Finish};
 
@@ -132,6 +132,13 @@ impl Drop for Entered {
 impl Workers {
     /// Runs a command outside of any workspace, or attaches to one.
     pub(crate) async fn exec(&self, request: ExecMsg) -> Result<CommandEvents, Refusal> {
+        let running = (request.worker == LOCAL).then(|| {
+            self.running.enter(RunningCommand {
+                command: request.command.clone(),
+                session: None,
+                worker: request.worker.clone(),
+            })
+        });
         let handle = match &request.attach {
             Some(job) => {
                 self.arrived(&request.worker).await;
@@ -152,17 +159,21 @@ impl Workers {
                 self.hub.exec(&request.worker, exec).await?
             }
         };
-        Ok(self.follow(handle, None))
+        Ok(self.follow(handle, Awaited::Command { _running: running }))
     }
 
-    /// Runs for a client what was started; `finish` happens before its end is told.
-    pub(crate) fn follow(&self, handle: ExecHandle, finish: Option<Finish>) -> CommandEvents {
+    /// Runs for a client a command of a session; `finish` happens before its end is told.
+    pub(crate) fn follow_in_session(&self, handle: ExecHandle, finish: Finish) -> CommandEvents {
+        self.follow(handle, Awaited::Finish(finish))
+    }
+
+    fn follow(&self, handle: ExecHandle, awaited: Awaited) -> CommandEvents {
         let entered = self.jobs.enter(handle.id(), Input::Exec(handle.stdin()));
         let (events, client) = mpsc::channel(WAITING);
         let release = self.jobs.release.clone();
         self.jobs
             .tasks
-            .spawn(run_command(handle, finish, entered, events, release));
+            .spawn(run_command(handle, awaited, entered, events, release));
         client
     }
 
@@ -262,9 +273,17 @@ pub(crate) fn terminal_size(rows: u32, cols: u32) -> Result<TerminalSize, Refusa
 
 type Client = mpsc::Sender<Result<CommandEvent, Refusal>>;
 
+/// What is held until a command has ended.
+enum Awaited {
+    /// A command of a session: its files are recorded before its end is told.
+    Finish(Finish),
+    /// Any other: the daemon may have to wait for it.
+    Command { _running: Option<Running> },
+}
+
 async fn run_command(
     mut handle: ExecHandle,
-    finish: Option<Finish>,
+    awaited: Awaited,
     entered: Entered,
     client: Client,
     release: CancellationToken,
@@ -311,9 +330,11 @@ async fn run_command(
                 continue;
             }
             Ok(ExecEvent::Ended { outcome, duration }) => {
-                let changes = match &finish {
-                    Some(finish) => finish.record(handle.mirrored(), &outcome, duration).await,
-                    None => Ok(None),
+                let changes = match &awaited {
+                    Awaited::Finish(finish) => {
+                        finish.record(handle.mirrored(), &outcome, duration).await
+                    }
+                    Awaited::Command { .. } => Ok(None),
                 };
                 (
                     changes.map(|changes| ended(&outcome, duration, changes)),

@@ -2,14 +2,16 @@
 //! audit of all of it.
 //!
 //! A command belongs to the client that started it: when that goes away the command is cancelled.
-//! A shell is left running instead, to be attached to. When the daemon stops, both are left
-//! running where the worker can keep them; their clients see a stream without an end and attach
-//! again to the daemon that comes next.
+//! A shell is left running instead, to be attached to. When the daemon stops, it first lets the
+//! commands of sessions and of the built-in worker end ([`running`]); after that, and all others at
+//! once, they are left running where the worker can keep them: their clients see a stream without
+//! an end and attach again to the daemon that comes next.
 
 mod audit;
 mod builtin;
 mod copy;
 mod jobs;
+mod running;
 pub(crate) mod tokens;
 
 use std::sync::Arc;
@@ -31,6 +33,7 @@ pub use builtin::{BuiltinError, BuiltinWorker};
 pub(crate) use builtin::{Dial, LOCAL, start as start_builtin};
 pub(crate) use copy::copy;
 pub(crate) use jobs::{CommandEvents, terminal_size};
+pub(crate) use running::{Running, RunningCommand, RunningCommands};
 
 /// How long a client that attaches waits for its worker to be back.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
@@ -39,6 +42,8 @@ const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Workers {
     pub(crate) hub: Hub,
     jobs: Arc<jobs::OpenJobs>,
+    /// What a stop waits for.
+    pub(crate) running: RunningCommands,
     /// The self-signed certificate's, which goes into every token.
     pub(crate) fingerprint: Option<Fingerprint>,
     /// Lets the built-in worker in, whatever address it has to dial; known to this process alone.
@@ -70,6 +75,7 @@ impl Workers {
         Self {
             hub: Hub::new(settings, Arc::new(auth), Arc::new(observer), stop.clone()),
             jobs: Arc::default(),
+            running: RunningCommands::default(),
             fingerprint,
             builtin_token,
             tasks: TaskTracker::new(),

@@ -10,6 +10,7 @@ use quintet_sandbox::hub::{ExecHandle, ExecOutcome, ExecRequest, WorkerStatus};
 use quintet_sandbox::proto::frame::{Mirror, Mirrored};
 use quintet_workspace::history::LogQuery;
 use quintet_workspace::master::UndoRange;
+use quintet_workspace::proto::WorkspacePath;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
@@ -19,11 +20,7 @@ use crate::journal::{Entry, Kind};
 use crate::refusal::Refusal;
 use crate::sessions::{self, Session};
 use crate::store::{Db, StoreError};
-use crate::workers::LOCAL;
-
-/// How long a step may pass without progress: the copy being brought up to date, the result being
-/// written back.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::workers::{LOCAL, Running, RunningCommand};
 
 /// How many changed paths a command's row names; a build may write thousands.
 const NAMED_PATHS: usize = 1000;
@@ -62,6 +59,8 @@ pub(crate) struct Finish {
     cwd: Option<String>,
     /// Where the history was, for a command that ran in the folder itself.
     shared_before: Option<u64>,
+    /// A stop waits for it.
+    _running: Running,
 }
 
 /// A command's end, as everybody hears of it.
@@ -154,10 +153,12 @@ impl Runtime {
             let before = master.workspace.flush().await;
             shared_before = Some(before.map_err(|error| Refusal::Conflict(error.to_string()))?);
         } else {
-            request.mirror = Some(master.mirror_for(&worker));
+            request.mirror = Some(self.mirror_of(&master, &worker));
         }
+        let running = self.runs(&exec.command, session.id, &worker);
         let handle = self.workers.hub.exec(&worker, request).await?;
         let finish = Finish {
+            _running: running,
             db: self.db.clone(),
             master,
             session: session.id,
@@ -179,16 +180,37 @@ impl Runtime {
         let worker = self.worker_of(&session);
         self.workers.arrived(&worker).await;
         let handle = self.workers.hub.attach_exec(&worker, job).await?;
+        let command = format!("(attach {job})");
         let finish = Finish {
+            _running: self.runs(&command, session.id, &worker),
             db: self.db.clone(),
             shared_before: None,
             session: session.id,
-            command: format!("(attach {job})"),
+            command,
             cwd: None,
             master,
             worker,
         };
         Ok((handle, finish))
+    }
+
+    /// What a worker needs to have a copy that a program works in.
+    pub(crate) fn mirror_of(&self, master: &Master, worker: &str) -> Mirror {
+        let patience = self.config.current().workspace.patience;
+        Mirror {
+            workspace: master.id.clone(),
+            token: master.token.clone(),
+            socket: (worker == LOCAL).then(|| master.socket.display().to_string()),
+            wait_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn runs(&self, command: &str, session: u64, worker: &str) -> Running {
+        self.workers.running.enter(RunningCommand {
+            command: command.to_owned(),
+            session: Some(session),
+            worker: worker.to_owned(),
+        })
     }
 
     /// Takes back what the last `count` commands of a session did to files.
@@ -216,6 +238,7 @@ impl Runtime {
                 after: command.before,
                 through: command.after,
                 author: command.author,
+                only: command.only,
                 settled: settled.clone(),
                 dry_run: false,
             };
@@ -247,18 +270,6 @@ impl Runtime {
         let row = Entry::new(Kind::CommandsUndone, &data).in_session(id);
         self.db.append(vec![row]).await?;
         Ok(undone)
-    }
-}
-
-impl Master {
-    /// What a worker needs to have a copy that a program works in.
-    pub(crate) fn mirror_for(&self, worker: &str) -> Mirror {
-        Mirror {
-            workspace: self.id.clone(),
-            token: self.token.clone(),
-            socket: (worker == LOCAL).then(|| self.socket.display().to_string()),
-            wait_ms: u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX),
-        }
     }
 }
 
@@ -376,7 +387,7 @@ fn on_the_wire(changes: Vec<(String, &'static str)>) -> Vec<PathChange> {
     changes.into_iter().map(change).collect()
 }
 
-fn changes_as_json(changes: &[(String, &'static str)]) -> Value {
+pub(super) fn changes_as_json(changes: &[(String, &'static str)]) -> Value {
     let entry = |(path, change): &(String, &'static str)| json!({ "path": path, "change": change });
     changes.iter().map(entry).collect()
 }
@@ -399,6 +410,8 @@ struct Undoable {
     before: u64,
     after: u64,
     author: Option<String>,
+    /// Of a tool's write, its own paths: others of this machine may have changed meanwhile.
+    only: Option<BTreeSet<WorkspacePath>>,
 }
 
 /// The newest commands of a session that changed something and were not taken back yet, and the
@@ -439,6 +452,7 @@ fn undoable(
                 before,
                 after,
                 author: data["author"].as_str().map(str::to_owned),
+                only: data["tool"].is_string().then(|| paths_of(&data["changed"])),
             });
             if found.len() == count as usize {
                 break;
@@ -446,4 +460,11 @@ fn undoable(
         }
     }
     Ok((found, settled))
+}
+
+fn paths_of(changed: &Value) -> BTreeSet<WorkspacePath> {
+    let changes = changed.as_array().into_iter().flatten();
+    changes
+        .filter_map(|change| WorkspacePath::parse(change["path"].as_str()?).ok())
+        .collect()
 }

@@ -8,6 +8,7 @@
 
 mod commands;
 mod copies;
+mod writes;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ use crate::refusal::Refusal;
 
 pub(crate) use commands::{CommandEnd, Finish, SessionExec};
 pub use copies::WorkspaceCopies;
+pub(crate) use writes::ToolWrite;
 
 /// Workspaces that are open at once; beyond it the longest unused one without a worker is closed.
 const OPEN_AT_ONCE: usize = 64;
@@ -42,6 +44,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The socket beside a history on which workers of this machine follow it.
 const SOCKET: &str = "sync.sock";
+
+/// The author of what changes in the folder itself.
+const HOST: &str = "host";
 
 /// The open workspaces of the daemon.
 pub(crate) struct Workspaces {
@@ -180,7 +185,8 @@ impl Workspaces {
     }
 
     async fn start(&self, place: Place) -> Result<Arc<Master>, Refusal> {
-        let config = MasterConfig::new(&place.dir, &place.state_dir, &place.cas_dir);
+        let mut config = MasterConfig::new(&place.dir, &place.state_dir, &place.cas_dir);
+        HOST.clone_into(&mut config.author);
         let opened = tokio::task::spawn_blocking(move || Workspace::open(&config)).await;
         let workspace = opened
             .map_err(|_| Refusal::Internal("the daemon stops".into()))?

@@ -47,6 +47,8 @@ pub struct UndoRange {
     pub through: u64,
     /// by this author; by all when there is none.
     pub author: Option<String>,
+    /// Of these paths; of all when there are none.
+    pub only: Option<BTreeSet<WorkspacePath>>,
     /// Sequences that do not stand in the way: what earlier undos took back, and made.
     pub settled: BTreeSet<u64>,
     /// Only say what would be done.
@@ -250,12 +252,15 @@ impl Workspace {
         let settled_before = range.settled.clone();
         let (wanted, skipped, mut settled) = self
             .read(move |reader, _| {
-                let log = reader.log(&LogQuery {
+                let mut log = reader.log(&LogQuery {
                     after: range.after,
                     through: Some(range.through),
                     author: range.author.clone(),
                     ..LogQuery::default()
                 })?;
+                if let Some(only) = &range.only {
+                    log.retain(|entry| only.contains(&entry.path));
+                }
                 let mut settled: BTreeSet<u64> = log.iter().map(|entry| entry.sequence).collect();
                 let paths: BTreeSet<WorkspacePath> =
                     log.into_iter().map(|entry| entry.path).collect();

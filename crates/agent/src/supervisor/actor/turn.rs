@@ -337,6 +337,9 @@ impl<O: Observer> Actor<O> {
                     self.note_stray("an approval request", &request.request_id, logs);
                 }
             }
+            AgentToCoordinator::SteerUnread { content } => {
+                self.outbox.push(InstanceEvent::SteerUnread { content });
+            }
             AgentToCoordinator::Unknown { kind } => {
                 self.note_unknown(format!("the unknown message `{kind}` is ignored"), logs);
             }

@@ -15,6 +15,8 @@ use crate::output::terminal_text;
 
 /// An unfolded block shows so many lines; `quintet events` has the rest.
 const MAX_DETAIL_LINES: usize = 200;
+/// A call that runs shows so many of the newest lines that it printed.
+const LIVE_LINES: usize = 6;
 
 /// Whether the drawing changes by itself, with the time.
 pub(super) fn moves(entry: &Entry) -> bool {
@@ -90,7 +92,7 @@ fn thinking(text: &str, unfolded: bool, width: usize) -> Vec<Line<'static>> {
 
 fn tool(tool: &Tool, unfolded: bool, width: usize, now: Timestamp) -> Vec<Line<'static>> {
     let (mark, style, time) = match &tool.state {
-        ToolState::Running { since } => {
+        ToolState::Running { since, .. } => {
             let seconds = now.duration_since(*since).as_secs().max(0);
             ("◌", theme::CAUTION, format!("{seconds}s …"))
         }
@@ -115,16 +117,35 @@ fn tool(tool: &Tool, unfolded: bool, width: usize, now: Timestamp) -> Vec<Line<'
     let mut first = wrap::line(&front, &summary);
     first.push_span(Span::styled(behind, theme::DIM));
     let mut lines = vec![first];
+    if let ToolState::Running { live, .. } = &tool.state
+        && !live.is_empty()
+        && !unfolded
+    {
+        lines.extend(detail(end_of(live), "  ", theme::DIM, width, LIVE_LINES));
+    }
     if unfolded {
         let arguments = serde_json::from_str::<Value>(&tool.arguments)
             .and_then(|value| serde_json::to_string_pretty(&value))
             .unwrap_or_else(|_| tool.arguments.clone());
         lines.extend(indented(&highlight("json", &arguments), "  │ ", width));
-        if let ToolState::Done { output, .. } | ToolState::Failed { output, .. } = &tool.state {
+        if let ToolState::Done { output, .. }
+        | ToolState::Failed { output, .. }
+        | ToolState::Running { live: output, .. } = &tool.state
+        {
             lines.extend(detail(output, "  ", theme::DIM, width, MAX_DETAIL_LINES));
         }
     }
     lines
+}
+
+/// The newest lines of what a call has printed.
+fn end_of(live: &str) -> &str {
+    let lines = live.trim_end();
+    let from = lines
+        .rmatch_indices('\n')
+        .nth(LIVE_LINES - 1)
+        .map_or(0, |(at, _)| at + 1);
+    lines.get(from..).unwrap_or(lines)
 }
 
 /// The argument that says most, where there is a usual one.

@@ -43,14 +43,14 @@ pub(super) fn prompt_lines(model: &Model, width: usize) -> Vec<Line<'static>> {
     let Some(prompt) = model.prompt() else {
         return Vec::new();
     };
-    let mut subject = Vec::new();
-    let mut say = |text: &str, style| {
-        subject.extend(
-            wrap::wrap(&wrap::plain(text, style), width)
-                .iter()
-                .map(|line| wrap::line(&[], line)),
-        );
+    let wrapped = |text: &str, style| -> Vec<Line<'static>> {
+        wrap::wrap(&wrap::plain(text, style), width)
+            .iter()
+            .map(|line| wrap::line(&[], line))
+            .collect()
     };
+    let mut subject = Vec::new();
+    let mut say = |text: &str, style| subject.extend(wrapped(text, style));
     match &prompt.subject {
         Subject::Ask(state) => {
             if let Some(question) = state.question() {
@@ -75,6 +75,19 @@ pub(super) fn prompt_lines(model: &Model, width: usize) -> Vec<Line<'static>> {
     if subject.len() > MAX_SUBJECT_LINES {
         subject.truncate(MAX_SUBJECT_LINES);
         subject.push(Line::styled("…", theme::DIM));
+    }
+    if let Subject::Approval(approval) = &prompt.subject
+        && !approval.rule.is_empty()
+    {
+        // Never cut: nobody agrees to a rule that they have not seen.
+        let place = format!(
+            "always would write, to config.toml {}:",
+            approval.rule_place
+        );
+        subject.extend(wrapped(&place, theme::DIM));
+        for rule in approval.rule.lines() {
+            subject.extend(wrapped(rule, theme::CODE));
+        }
     }
     let choices = prompt
         .lines()

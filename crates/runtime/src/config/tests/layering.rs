@@ -297,6 +297,7 @@ fn every_kind_of_value_is_read() {
             prompt: String::new(),
             model: Some("m".to_owned()),
             fallback: Vec::new(),
+            context_tokens: None,
             cwd: Some("/srv".into()),
             env: [("TOKEN".to_owned(), Secret::from("t"))].into(),
             idle_timeout: Duration::from_millis(500),
