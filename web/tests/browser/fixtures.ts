@@ -69,6 +69,11 @@ export function connection(page: Page): Locator {
   return page.getByTestId("connection").locator("visible=true").first();
 }
 
+/** Waits until the page has come back by itself; its tries may be far apart by now. */
+export async function live(page: Page): Promise<void> {
+  await expect(connection(page)).toHaveText(/Live/, { timeout: 40_000 });
+}
+
 /** Starts a session with the test agent; returns its number. */
 export async function newSession(
   page: Page,

@@ -1,5 +1,5 @@
 import { Daemon } from "./daemon";
-import { expect, pair, test } from "./fixtures";
+import { expect, live, pair, test } from "./fixtures";
 
 test("a terminal on a worker, left and taken up again", async ({ paired, daemon }) => {
   await paired.goto(`${daemon.url}/#/workers`);
@@ -77,7 +77,7 @@ test("a terminal goes on where it was when the connection is back", async ({ bro
   await daemon.kill();
   await expect(page.getByRole("alert")).toContainText("The connection was lost");
   await daemon.up();
-  await page.getByRole("button", { name: "Try now" }).click();
+  await live(page);
   await expect(page.getByRole("button", { name: "Detach" })).toBeEnabled();
   await screen.click();
   await page.keyboard.type("echo $KEPT-$((80+8))-after\n");
