@@ -6,55 +6,30 @@
 mod harness;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
+use harness::process::Process;
 use harness::{Host, LONG, Mirror};
 use serde_json::{Value, json};
 
-struct Python {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+struct Python(Process);
 
 impl Python {
-    fn start(script: &str, socket: &std::path::Path) -> Self {
+    fn start(script: &str, socket: &Path) -> Self {
         let script = format!("{}/tests/peers/{script}", env!("CARGO_MANIFEST_DIR"));
-        let mut child = Command::new("python3")
-            .arg(script)
-            .arg(socket)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (input, output) = (
-            child.stdin.take().unwrap(),
-            BufReader::new(child.stdout.take().unwrap()),
-        );
-        Self {
-            child,
-            input,
-            output,
-        }
+        Self(Process::start(
+            Command::new("python3").arg(script).arg(socket),
+        ))
     }
 
     fn answer(&mut self) -> Value {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap()
+        serde_json::from_str(&self.0.line()).unwrap()
     }
 
     fn ask(&mut self, command: &Value) -> Value {
-        writeln!(self.input, "{command}").unwrap();
+        self.0.tell(&command.to_string());
         self.answer()
-    }
-}
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 

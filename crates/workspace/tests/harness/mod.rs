@@ -7,6 +7,8 @@
     reason = "each test file uses a part of it"
 )]
 
+pub mod process;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
