@@ -7,69 +7,16 @@
 mod harness;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use harness::process::{MASTER, Process, REPLICA};
 use harness::{noise, temporary_files, tree};
+use quintet_workspace::history::{LogEntry, LogQuery};
 use quintet_workspace::{Workspace, WorkspaceConfig};
 
 /// How often something is killed.
 const KILLS: u32 = 200;
-
-struct Process {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Process {
-    fn start(program: &str, args: &[&str]) -> Self {
-        let mut child = Command::new(program)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (input, output) = (
-            child.stdin.take().unwrap(),
-            BufReader::new(child.stdout.take().unwrap()),
-        );
-        Self {
-            child,
-            input,
-            output,
-        }
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    fn agree(&mut self) -> (u64, u64) {
-        self.input.write_all(b"\n").unwrap();
-        let line = self.line();
-        let (sequence, conflicts) = line
-            .split_once(' ')
-            .unwrap_or_else(|| panic!("it said {line:?}"));
-        (sequence.parse().unwrap(), conflicts.parse().unwrap())
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
 
 struct Dice(u64);
 
@@ -127,22 +74,14 @@ fn killed_at_any_moment_nothing_is_lost() {
     let home = tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .unwrap();
-    let home_name = home.path().to_str().unwrap().to_owned();
     let (work, mirror) = (home.path().join("work"), home.path().join("one"));
     fs::create_dir_all(&work).unwrap();
     fs::create_dir_all(&mirror).unwrap();
-    let start_master = || {
-        let mut master = Process::start(env!("CARGO_BIN_EXE_crash-master"), &[&home_name]);
-        assert_eq!(master.line(), "ready");
-        master
-    };
-    let start_replica = || {
-        let mut replica = Process::start(env!("CARGO_BIN_EXE_crash-replica"), &[&home_name, "one"]);
-        assert_eq!(replica.line(), "ready");
-        replica
-    };
+    let start_master = || Process::end(MASTER, home.path(), "");
+    let start_replica = || Process::end(REPLICA, home.path(), "one");
     let (mut master, mut replica) = (start_master(), start_replica());
     let mut acknowledged = 0;
+    let mut written: Vec<String> = Vec::new();
     for round in 0..KILLS {
         for _ in 0..dice.roll(4) {
             change(&work, &mut dice, round);
@@ -165,11 +104,17 @@ fn killed_at_any_moment_nothing_is_lost() {
         }
         replica = start_replica();
         if round % 20 == 19 {
-            let (sequence, _) = replica.agree();
-            let (sequence, _) = (replica.agree().0.max(sequence), ());
+            let name = format!("acknowledged/{round}");
+            fs::create_dir_all(mirror.join("acknowledged")).unwrap();
+            fs::write(mirror.join(&name), &name).unwrap();
+            written.push(name);
+            let sequence = replica.agree().max(replica.agree());
             assert!(sequence >= acknowledged, "a sequence went backwards");
             acknowledged = sequence;
             assert_eq!(tree(&work), tree(&mirror), "round {round}");
+            for name in &written {
+                assert_eq!(&fs::read_to_string(work.join(name)).unwrap(), name);
+            }
         }
     }
     replica.agree();
@@ -182,6 +127,13 @@ fn killed_at_any_moment_nothing_is_lost() {
     let workspace = Workspace::open(&config).unwrap();
     let report = runtime.block_on(workspace.verify()).unwrap();
     assert!(report.is_clean(), "{report:?}");
+    let log = runtime
+        .block_on(workspace.log(LogQuery::default()))
+        .unwrap();
+    for name in &written {
+        let recorded = |entry: &LogEntry| entry.path.as_str() == name && entry.author == "one";
+        assert!(log.iter().any(recorded), "{name} was acknowledged");
+    }
     assert!(temporary_files(&work).is_empty());
     assert_eq!(
         fs::read_dir(home.path().join("cas/tmp")).unwrap().count(),

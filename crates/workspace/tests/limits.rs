@@ -6,12 +6,13 @@ mod harness;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use harness::process::{MASTER, Process, REPLICA};
 use harness::{Host, noise, tree};
 use quintet_workspace::master::OpenError;
 use quintet_workspace::tree::{ProblemReason, Refused, TrackLimits};
@@ -201,101 +202,50 @@ async fn polling_finds_everything_too() {
     assert_eq!(tree(&host.dir()), tree(&mirror.dir));
 }
 
-/// The programs of the crash test, with a small disk of their own under `HOME`.
-struct Small {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+/// A program of the crash test with small disks of its own under `home`. `None`
+/// where the kernel does not let us make one.
+fn on_small_disks(
+    program: &str,
+    home: &Path,
+    name: &str,
+    disks: &[(&str, &str)],
+) -> Option<Process> {
+    let home_name = home.to_str().unwrap();
+    let mounts: String = disks
+        .iter()
+        .map(|(dir, size)| {
+            format!("mkdir -p {home_name}/{dir} && mount -t tmpfs -o size={size} none {home_name}/{dir} && ")
+        })
+        .collect();
+    let mut process = Process::start(Command::new("unshare").args([
+        "-Urm",
+        "sh",
+        "-c",
+        &format!("{mounts} exec {program} {home_name} {name}"),
+    ]));
+    if process.line() != "ready" {
+        eprintln!("no small disk can be made here");
+        return None;
+    }
+    Some(process)
 }
 
-impl Small {
-    /// `None` where the kernel does not let us make a small disk.
-    fn start(program: &str, home: &Path, name: &str, disks: &[(&str, &str)]) -> Option<Self> {
-        let home_name = home.to_str().unwrap();
-        let mounts: String = disks
-            .iter()
-            .map(|(dir, size)| format!("mkdir -p {home_name}/{dir} && mount -t tmpfs -o size={size} none {home_name}/{dir} && "))
-            .collect();
-        let mut child = Command::new("unshare")
-            .args([
-                "-Urm",
-                "sh",
-                "-c",
-                &format!("{mounts} exec {program} {home_name} {name}"),
-            ])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .ok()?;
-        let (input, output) = (
-            child.stdin.take().unwrap(),
-            BufReader::new(child.stdout.take().unwrap()),
-        );
-        let mut small = Self {
-            child,
-            input,
-            output,
-        };
-        if small.line() != "ready" {
-            eprintln!("no small disk can be made here");
-            return None;
-        }
-        Some(small)
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    /// A path as this program sees it.
-    fn inside(&self, path: &Path) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root{}", self.child.id(), path.display()))
-    }
-
-    fn agree(&mut self) {
-        self.input.write_all(b"\n").unwrap();
-        let line = self.line();
-        assert!(line.contains(' '), "it said {line:?}");
-    }
-
-    fn peak_memory(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("VmHWM"))
-            .unwrap();
-        line.split_whitespace()
-            .nth(1)
-            .unwrap()
-            .parse::<u64>()
-            .unwrap()
-            << 10
-    }
+/// A path as another program sees it.
+fn seen_by(process: &Process, path: &Path) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/root{}", process.id(), path.display()))
 }
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-const MASTER: &str = env!("CARGO_BIN_EXE_crash-master");
-const REPLICA: &str = env!("CARGO_BIN_EXE_crash-replica");
 
 #[test]
 fn a_full_disk_at_the_replica_loses_nothing_and_passes() {
     let home = tempfile::tempdir().unwrap();
     fs::create_dir(home.path().join("work")).unwrap();
-    let Some(_master) = Small::start(MASTER, home.path(), "", &[]) else {
+    let Some(_master) = on_small_disks(MASTER, home.path(), "", &[]) else {
         return;
     };
-    let Some(mut replica) = Small::start(REPLICA, home.path(), "one", &[("one", "3m")]) else {
+    let Some(mut replica) = on_small_disks(REPLICA, home.path(), "one", &[("one", "3m")]) else {
         return;
     };
-    let mirror = replica.inside(&home.path().join("one"));
+    let mirror = seen_by(&replica, &home.path().join("one"));
     fs::write(mirror.join("mine"), "written here").unwrap();
     replica.agree();
     fs::write(home.path().join("work/large"), noise("large", 8_000_000)).unwrap();
@@ -326,12 +276,12 @@ fn a_full_disk_at_the_replica_loses_nothing_and_passes() {
 fn a_full_disk_at_the_master_loses_nothing_and_passes() {
     let home = tempfile::tempdir().unwrap();
     let disks = [("work", "64m"), ("cas", "4m")];
-    let Some(master) = Small::start(MASTER, home.path(), "", &disks) else {
+    let Some(master) = on_small_disks(MASTER, home.path(), "", &disks) else {
         return;
     };
-    let filler = master.inside(&home.path().join("cas/filler"));
+    let filler = seen_by(&master, &home.path().join("cas/filler"));
     fs::write(&filler, vec![0; 3_900_000]).unwrap();
-    let Some(mut replica) = Small::start(REPLICA, home.path(), "one", &[]) else {
+    let Some(mut replica) = on_small_disks(REPLICA, home.path(), "one", &[]) else {
         return;
     };
     let written = noise("large", 2_000_000);
@@ -340,33 +290,52 @@ fn a_full_disk_at_the_master_loses_nothing_and_passes() {
     // The replica tries again and again; when there is room, it is taken.
     fs::remove_file(&filler).unwrap();
     replica.agree();
-    let work = master.inside(&home.path().join("work"));
+    let work = seen_by(&master, &home.path().join("work"));
     assert!(fs::read(work.join("large")).unwrap() == written);
     assert_eq!(tree(&work), tree(&home.path().join("one")));
 }
 
 #[test]
 fn a_large_file_passes_through_little_memory() {
-    const SIZE: u64 = 600 << 20;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    const SIZE: u64 = 5 << 30;
     let home = tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .unwrap();
     fs::create_dir(home.path().join("work")).unwrap();
-    // Mostly a hole, so that the test moves little; what is read is the same.
+    // Mostly a hole, so that no disk has to take 5 GiB: it is read, cut, hashed
+    // and listed like any other bytes. Here and there it holds something.
     let file = fs::File::create(home.path().join("work/large")).unwrap();
     file.set_len(SIZE).unwrap();
+    let written: Vec<(u64, Vec<u8>)> = (0..16)
+        .map(|part: u64| {
+            (
+                part * (SIZE / 16) + 12_345,
+                noise(&part.to_string(), 4 << 20),
+            )
+        })
+        .collect();
+    for (offset, bytes) in &written {
+        file.write_all_at(bytes, *offset).unwrap();
+    }
     drop(file);
-    let Some(master) = Small::start(MASTER, home.path(), "", &[]) else {
+    let Some(master) = on_small_disks(MASTER, home.path(), "", &[]) else {
         return;
     };
-    let Some(mut replica) = Small::start(REPLICA, home.path(), "one", &[]) else {
+    let Some(mut replica) = on_small_disks(REPLICA, home.path(), "one", &[]) else {
         return;
     };
     replica.agree();
-    assert_eq!(
-        fs::metadata(home.path().join("one/large")).unwrap().len(),
-        SIZE
-    );
+    let copy = fs::File::open(home.path().join("one/large")).unwrap();
+    let metadata = copy.metadata().unwrap();
+    assert_eq!(metadata.len(), SIZE);
+    assert!(metadata.blocks() * 512 < SIZE / 16, "holes stay holes");
+    for (offset, bytes) in &written {
+        let mut there = vec![1; bytes.len()];
+        copy.read_exact_at(&mut there, *offset).unwrap();
+        assert!(there == *bytes, "at {offset}");
+    }
     for (name, peak) in [
         ("master", master.peak_memory()),
         ("replica", replica.peak_memory()),
@@ -431,4 +400,166 @@ async fn a_barrier_on_ten_thousand_files() {
         "barrier behind a write: p50 {:?}, p99 {:?}",
         times[100], times[198]
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_that_jump_hide_no_change() {
+    use std::time::{Duration, SystemTime};
+
+    let host = Host::new().await;
+    let dir = host.dir();
+    let day = Duration::from_secs(86_400);
+    let future = SystemTime::now() + 3650 * day;
+    let past = SystemTime::UNIX_EPOCH + day;
+    let write = |path: &Path, text: &str, time: SystemTime| {
+        fs::write(path, text).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(time).unwrap();
+    };
+    write(&dir.join("future"), "one", future);
+    write(&dir.join("past"), "one", past);
+    let mirror = host.mirror("one").await;
+    mirror.agree().await;
+    // The same size and the same time, with other bytes.
+    write(&dir.join("future"), "two", future);
+    write(&dir.join("past"), "two", past);
+    mirror.agree().await;
+    assert_eq!(tree(&dir), tree(&mirror.dir));
+    // The clock was set back: what comes later has an earlier time.
+    write(&dir.join("future"), "six", past);
+    write(&mirror.dir.join("past"), "ten", SystemTime::UNIX_EPOCH);
+    mirror.agree().await;
+    assert_eq!(fs::read_to_string(dir.join("past")).unwrap(), "ten");
+    assert_eq!(
+        fs::read_to_string(mirror.dir.join("future")).unwrap(),
+        "six"
+    );
+    // While nobody watches, too.
+    let home = host.stop().await;
+    write(&home.path().join("work/future"), "new", future);
+    write(&home.path().join("work/past"), "old", past);
+    let host = Host::open(home).await;
+    mirror.agree().await;
+    assert_eq!(tree(&host.dir()), tree(&mirror.dir));
+}
+
+/// The two ends run as somebody whom permissions bind: root may read everything.
+struct Bound {
+    home: tempfile::TempDir,
+    user: Option<u32>,
+}
+
+impl Bound {
+    const NOBODY: u32 = 65_534;
+
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        // Where the programs were built may be out of another user's reach.
+        for program in [MASTER, REPLICA] {
+            let name = Path::new(program).file_name().unwrap();
+            fs::copy(program, home.path().join(name)).unwrap();
+        }
+        Self {
+            home,
+            user: is_root.then_some(Self::NOBODY),
+        }
+    }
+
+    /// Gives everything to whoever the programs run as.
+    fn hand_over(&self, paths: &[&str]) {
+        for path in paths.iter().chain(&["."]) {
+            let path = self.home.path().join(path);
+            std::os::unix::fs::chown(path, self.user, self.user).unwrap();
+        }
+    }
+
+    fn start(&self, program: &str, name: &str) -> Process {
+        use std::os::unix::process::CommandExt;
+
+        let program = self
+            .home
+            .path()
+            .join(Path::new(program).file_name().unwrap());
+        let mut command = Command::new(program);
+        command.arg(self.home.path()).arg(name);
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        let mut process = Process::start(&mut command);
+        assert_eq!(process.line(), "ready");
+        process
+    }
+}
+
+#[test]
+fn what_may_not_be_read_is_left_alone_and_comes_when_it_may() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let bound = Bound::new();
+    let (work, one) = (
+        bound.home.path().join("work"),
+        bound.home.path().join("one"),
+    );
+    let mode = |path: &Path, mode: u32| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    fs::create_dir_all(work.join("closed")).unwrap();
+    let names = ["open", "secret", "late", "closed/inside"];
+    for name in names {
+        fs::write(work.join(name), name).unwrap();
+    }
+    bound.hand_over(&["work", "work/closed"]);
+    bound.hand_over(
+        &names
+            .map(|name| format!("work/{name}"))
+            .each_ref()
+            .map(String::as_str),
+    );
+    mode(&work.join("secret"), 0);
+    mode(&work.join("closed"), 0);
+    let master = bound.start(MASTER, "");
+    let mut replica = bound.start(REPLICA, "one");
+    replica.agree();
+    assert_eq!(fs::read_to_string(one.join("open")).unwrap(), "open");
+    assert!(!one.join("secret").exists() && !one.join("closed/inside").exists());
+    mode(&work.join("secret"), 0o600);
+    mode(&work.join("closed"), 0o700);
+    replica.agree();
+    assert_eq!(tree(&work), tree(&one));
+
+    // What was read once and may not be any more is not taken for removed; its
+    // mode is followed.
+    fs::write(work.join("open"), "changed and closed").unwrap();
+    mode(&work.join("open"), 0);
+    mode(&work.join("late"), 0);
+    mode(&work.join("closed"), 0);
+    replica.agree();
+    for name in ["open", "late"] {
+        assert!(one.join(name).exists(), "{name}");
+    }
+    let late = fs::metadata(one.join("late")).unwrap();
+    assert_eq!((late.permissions().mode() & 0o777, late.len()), (0, 4));
+
+    // Neither does a start take it for removed.
+    drop((master, replica));
+    let _master = bound.start(MASTER, "");
+    let mut replica = bound.start(REPLICA, "one");
+    replica.agree();
+    for name in ["open", "late"] {
+        assert!(one.join(name).exists(), "{name}");
+    }
+    for (name, bits) in [("open", 0o644), ("late", 0o640), ("closed", 0o700)] {
+        mode(&work.join(name), bits);
+    }
+    replica.agree();
+    assert_eq!(
+        fs::read_to_string(one.join("open")).unwrap(),
+        "changed and closed"
+    );
+    assert_eq!(
+        fs::read_to_string(one.join("closed/inside")).unwrap(),
+        "closed/inside"
+    );
+    assert_eq!(tree(&work), tree(&one));
 }

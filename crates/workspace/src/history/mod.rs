@@ -58,7 +58,7 @@ impl HistoryError {
     }
 }
 
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -149,6 +149,9 @@ pub(crate) fn open_database(
         });
     }
     if found < format {
+        if found == 1 {
+            db.execute_batch(seen::FROM_FORMAT_1).map_err(sqlite)?;
+        }
         for part in schema {
             db.execute_batch(part).map_err(sqlite)?;
         }
@@ -370,4 +373,33 @@ pub(crate) fn wall_clock() -> i64 {
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_of_format_1_is_taken_over_and_what_it_saw_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history.db");
+        let old = Connection::open(&path).unwrap();
+        old.execute_batch(
+            "CREATE TABLE seen (
+                path TEXT PRIMARY KEY, kind INTEGER NOT NULL, mode INTEGER NOT NULL,
+                hash BLOB NOT NULL, size INTEGER NOT NULL, inode INTEGER NOT NULL,
+                length INTEGER NOT NULL, mtime INTEGER NOT NULL
+            ) WITHOUT ROWID;
+            INSERT INTO seen VALUES ('f', 0, 420, zeroblob(32), 1, 7, 1, 9);
+            PRAGMA user_version = 1;",
+        )
+        .unwrap();
+        drop(old);
+        for _ in 0..2 {
+            let history = History::open(&path).unwrap();
+            let seen = seen::load(history.db()).unwrap();
+            let (_, seen) = seen.first().unwrap();
+            assert_eq!((seen.fingerprint.mtime, seen.fingerprint.ctime), (9, 0));
+        }
+    }
 }

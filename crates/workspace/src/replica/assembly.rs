@@ -30,6 +30,8 @@ pub(super) struct Assembly {
     /// The chunks that these make up. They are not verified one by one: the hash
     /// of the whole does that, once.
     copied: Vec<usize>,
+    /// Whether the file reads as zeroes wherever no chunk was kept yet.
+    is_blank: bool,
 }
 
 /// A part of an old version that is a part of the new one.
@@ -58,6 +60,7 @@ impl Assemblies {
         near: &[WorkspacePath],
     ) -> io::Result<Vec<usize>> {
         let temporary = tree.root().temporary()?;
+        temporary.file()?.set_len(manifest.total_size)?;
         let mut sources: Vec<Option<(usize, u64)>> = vec![None; manifest.chunks.len()];
         let mut old = Vec::new();
         for path in near {
@@ -83,6 +86,7 @@ impl Assemblies {
                 old,
                 copies,
                 copied,
+                is_blank: true,
             },
         );
         Ok(missing)
@@ -92,6 +96,10 @@ impl Assemblies {
         let Some(assembly) = self.all.get(hash) else {
             return Ok(());
         };
+        // What is a hole at the master stays one here.
+        if assembly.is_blank && bytes.iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
         for offset in offsets {
             assembly.temporary.file()?.write_all_at(bytes, *offset)?;
         }
@@ -102,6 +110,7 @@ impl Assemblies {
         let Some(assembly) = self.all.get_mut(hash) else {
             return Ok((Finish::Wrong, None));
         };
+        assembly.is_blank = false;
         if assembly.copy_and_hash()? == *hash {
             return Ok((Finish::Right, Some(assembly.manifest.clone())));
         }

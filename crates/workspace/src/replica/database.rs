@@ -13,7 +13,7 @@ use crate::proto::{ContentHash, Node, Operation, WorkspacePath};
 use crate::tree::Seen;
 use crate::tree::seen::{self, node_at, optional_node_at, path_at};
 
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;

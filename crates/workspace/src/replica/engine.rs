@@ -1,6 +1,6 @@
 //! The thread that owns a replica's tree and database.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -475,6 +475,7 @@ impl Engine {
         let tree = &self.tree;
         let recorded = synced.and_then(|()| {
             Ok(self.db.transact(Durable::No, |db| {
+                let mut implied = HashSet::new();
                 for ((path, sequence, outcome), node) in outcomes.iter().zip(&nodes) {
                     if matches!(outcome, ApplyOutcome::Done | ApplyOutcome::DoneBut(_)) {
                         let base = node.clone().map(|node| Base {
@@ -483,7 +484,8 @@ impl Engine {
                         });
                         database::put_base(db, path, base.as_ref())?;
                         seen::put(db, path, tree.seen(path))?;
-                        if node.is_some() {
+                        let folder = path.parent().filter(|_| node.is_some());
+                        if folder.is_some_and(|folder| implied.insert(folder)) {
                             for folder in path.ancestors() {
                                 database::put_implied(db, &folder, tree.seen(&folder))?;
                             }

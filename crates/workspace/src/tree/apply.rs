@@ -156,8 +156,10 @@ impl LiveTree {
         parent: Option<OwnedFd>,
     ) -> io::Result<Applied> {
         if expected.is_some_and(|seen| seen.node.same_content(node)) {
-            self.root.set_mode(path, node.mode)?;
-            let fingerprint = expected.map_or(Fingerprint::UNTRUSTED, |seen| seen.fingerprint);
+            let now = self.root.set_mode(path, node.mode)?;
+            let before = expected.map_or(Fingerprint::UNTRUSTED, |seen| seen.fingerprint);
+            let fingerprint =
+                now.map_or(before.unproven(), |now| before.after_a_change_of_ours(now));
             self.see(
                 path,
                 Some(Seen {

@@ -95,8 +95,14 @@ pub(crate) fn capture_ahead(
         let stat = root::stat_in(folder, path.name()).ok()??;
         let is_small = root::kind(&stat) == Some(Kind::File)
             && Fingerprint::of(&stat).size <= crate::content::SMALL;
-        let captured = is_small.then(|| capture_in(folder, path.name(), None, cas))?;
-        Some((path.clone(), captured.ok()?))
+        if !is_small {
+            return None;
+        }
+        let captured = match capture_file(folder, path.name(), None, cas, &stat).ok()? {
+            Capture::Unstable => capture_in(folder, path.name(), None, cas).ok()?,
+            captured => captured,
+        };
+        Some((path.clone(), captured))
     };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if names.len() < WORTH_THREADS || threads < 2 {
@@ -162,7 +168,9 @@ fn capture_file(
         Err(error) if root::is_absence(&error) => return Ok(Capture::Unstable),
         Err(error) => return Ok(Capture::Unreadable(error)),
     };
-    let ingested = match cas.ingest_like((&mut file).take(u64::MAX), earlier) {
+    // No further than it was long; if it grew, its size says so afterwards.
+    let length = Fingerprint::of(before).size;
+    let ingested = match cas.ingest_like((&mut file).take(length), earlier) {
         Ok(ingested) => ingested,
         Err(Ingest::Read(error)) => return Ok(Capture::Unreadable(error)),
         Err(Ingest::Store(error)) => return Err(error.into()),
@@ -180,7 +188,8 @@ fn capture_file(
         hash: ingested.hash,
         size: ingested.size,
     };
-    let fingerprint = if is_racy(fingerprint.mtime, started) {
+    let newest = fingerprint.mtime.max(fingerprint.ctime);
+    let fingerprint = if is_racy(newest, started) {
         Fingerprint::UNTRUSTED
     } else {
         fingerprint
@@ -194,7 +203,7 @@ fn capture_file(
 /// Whether a write right after the reading could leave the same timestamp: the
 /// clock of file systems ticks every few milliseconds. A time in the future
 /// (clocks jump) says nothing either.
-fn is_racy(mtime: i64, started: SystemTime) -> bool {
+fn is_racy(newest: i64, started: SystemTime) -> bool {
     const TICK: i64 = 11_000_000;
     static FINE_CLOCK: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     let started = started
@@ -206,7 +215,7 @@ fn is_racy(mtime: i64, started: SystemTime) -> bool {
     } else {
         TICK
     };
-    mtime > started.saturating_sub(tick)
+    newest > started.saturating_sub(tick)
 }
 
 /// Since Linux 6.13 a timestamp that somebody has looked at is never given twice.

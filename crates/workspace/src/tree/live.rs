@@ -6,20 +6,19 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use rustix::fs::{self as sys, AtFlags};
+use ignore::gitignore::Gitignore;
+use rustix::fs::{self as sys, AtFlags, Stat};
 
 use super::capture::{Capture, Captured, READ_AHEAD, capture_ahead, capture_in};
 use super::root::{self, Fingerprint, Root, Unsynced};
+use super::rules::IGNORE_FILE;
 use super::seen::Seen;
-use super::{Problem, ProblemReason, Refused, TrackLimits, TreeError};
+use super::{Problem, ProblemReason, TreeError};
 use crate::content::Cas;
 use crate::proto::ledger::{in_order, str_range};
 use crate::proto::path::RESERVED;
 use crate::proto::{ContentHash, Kind, Node, WorkspacePath};
 use crate::watch::{Happening, Unsettled, WatchMode, Watcher, limit_reached};
-
-const IGNORE_FILE: &str = ".quintetignore";
 
 /// A change that was found by looking.
 #[derive(Debug)]
@@ -66,9 +65,9 @@ pub(crate) struct LiveTree {
     mode: WatchMode,
     unsettled: Unsettled,
     look_everywhere: bool,
-    ignore: Gitignore,
+    pub(super) ignore: Gitignore,
     /// How the ignore file looked when it was read; `None` when there was none.
-    ignore_file: Option<Fingerprint>,
+    pub(super) ignore_file: Option<Fingerprint>,
     problems: HashSet<Problem>,
 }
 
@@ -426,20 +425,14 @@ impl LiveTree {
         }
         self.vanish_beneath(path, looking);
         let fingerprint = Fingerprint::of(&stat);
-        if let Some(seen) = self
-            .seen
-            .get(path)
-            .filter(|seen| seen.node.kind == kind && seen.fingerprint == fingerprint)
-        {
-            if seen.node.mode != mode {
-                let seen = Seen {
-                    node: seen.node.with_mode(mode),
-                    fingerprint,
-                };
-                self.found(path, Captured { seen, small: None }, looking);
-            }
+        let is_as_seen = |seen: &Seen| {
+            seen.node.kind == kind && seen.node.mode == mode && seen.fingerprint == fingerprint
+        };
+        if self.seen.get(path).is_some_and(is_as_seen) {
             return Ok(());
         }
+        let was_here = |seen: &Seen| seen.fingerprint.inode == fingerprint.inode;
+        let came_here = kind == Kind::File && !self.seen.get(path).is_some_and(was_here);
         let moved = looking
             .departed
             .get(&fingerprint.inode)
@@ -448,24 +441,26 @@ impl LiveTree {
                 let from = self.by_inode.get(&fingerprint.inode)?;
                 Some((from, self.seen.get(from)?))
             })
-            .filter(|(_, seen)| kind == Kind::File && seen.fingerprint == fingerprint)
+            .filter(|(_, seen)| came_here && seen.fingerprint.resembles(fingerprint))
             .map(|(from, seen)| (from.clone(), seen.node.clone()));
         if let Some((from, node)) = moved {
+            // It was not read: before anything takes its place, it will be.
             let seen = Seen {
                 node: node.with_mode(mode),
-                fingerprint,
+                fingerprint: fingerprint.unproven(),
             };
             looking.moved.insert(path.clone(), from);
             self.found(path, Captured { seen, small: None }, looking);
             return Ok(());
         }
-        self.read(folder, path, cas, looking)
+        self.read(folder, path, &stat, cas, looking)
     }
 
     fn read(
         &mut self,
         folder: BorrowedFd<'_>,
         path: &WorkspacePath,
+        stat: &Stat,
         cas: &Cas,
         looking: &mut Looking,
     ) -> Result<(), TreeError> {
@@ -478,16 +473,33 @@ impl LiveTree {
             Capture::Is(captured) if captured.seen.node.is_directory() => {
                 looking.unstable.push(path.clone());
             }
-            Capture::Is(captured) => self.found(path, captured, looking),
+            Capture::Is(captured) => {
+                self.readable_again(path.as_str());
+                self.found(path, captured, looking);
+            }
             Capture::Absent => self.vanish(path, looking),
             Capture::Special => self.report(path.as_str(), ProblemReason::SpecialFile),
             Capture::Unstable => looking.unstable.push(path.clone()),
             // What it held is kept: it cannot be read, which is not a deletion.
             Capture::Unreadable(error) => {
                 self.report(path.as_str(), ProblemReason::Unreadable(error.to_string()));
+                self.closed(path, stat, looking);
             }
         }
         Ok(())
+    }
+
+    /// A file that may no longer be read: its mode is followed as long as nothing
+    /// says that its content changed too.
+    fn closed(&mut self, path: &WorkspacePath, stat: &Stat, looking: &mut Looking) {
+        let fingerprint = Fingerprint::of(stat).unproven();
+        let as_before =
+            |seen: &&Seen| seen.node.kind == Kind::File && seen.fingerprint.resembles(fingerprint);
+        if let Some(seen) = self.seen.get(path).filter(as_before) {
+            let node = seen.node.with_mode(root::mode(stat));
+            let seen = Seen { node, fingerprint };
+            self.found(path, Captured { seen, small: None }, looking);
+        }
     }
 
     fn examine_folder(
@@ -500,7 +512,10 @@ impl LiveTree {
             let absolute = self.root.absolute(Some(path));
             match watcher.watch(path, &absolute) {
                 Ok(()) => {}
-                Err(crate::watch::WatchError::Io(error)) if root::is_absence(&error) => {}
+                Err(crate::watch::WatchError::Io(error))
+                    if root::is_absence(&error)
+                        // When it may be read again, its own folder's watch says so.
+                        || error.kind() == io::ErrorKind::PermissionDenied => {}
                 Err(error) => self.stop_watching(&error),
             }
         }
@@ -525,6 +540,7 @@ impl LiveTree {
                 return Ok(());
             }
         };
+        self.readable_again(path.map_or(".", WorkspacePath::as_str));
         let prefix = path.map_or_else(String::new, |path| format!("{path}/"));
         for name in odd {
             self.report(&format!("{prefix}{name}"), ProblemReason::NameNotUtf8);
@@ -640,14 +656,6 @@ impl LiveTree {
         }
     }
 
-    fn is_ignored(&self, path: &WorkspacePath, is_folder: bool) -> bool {
-        !self.ignore.is_empty()
-            && self
-                .ignore
-                .matched_path_or_any_parents(path.as_str(), is_folder)
-                .is_ignore()
-    }
-
     /// Drops what was found new and turned out to be ignored.
     fn forget_ignored(&mut self, looking: &mut Looking) {
         for found in std::mem::take(&mut looking.changes) {
@@ -661,32 +669,10 @@ impl LiveTree {
         }
     }
 
-    /// Reads the rules again if they may have changed since; says whether.
-    fn reread_ignore_file(&mut self) -> bool {
-        let changed = self.ignore_file != self.stat_ignore_file();
-        if changed {
-            self.read_ignore_file();
-        }
-        changed
-    }
-
-    fn stat_ignore_file(&self) -> Option<Fingerprint> {
-        let folder = self.root.folder(None).ok()?;
-        let stat = root::stat_in(folder.as_fd(), IGNORE_FILE).ok()??;
-        (root::kind(&stat) == Some(Kind::File)).then(|| Fingerprint::of(&stat))
-    }
-
-    fn read_ignore_file(&mut self) {
-        // Before it is read: a change in between is then noticed.
-        self.ignore_file = self.stat_ignore_file();
-        let mut builder = GitignoreBuilder::new("");
-        let path = self.root.path().join(IGNORE_FILE);
-        if self.ignore_file.is_some()
-            && let Some(error) = builder.add(&path)
-        {
-            tracing::warn!(%error, "a line of {IGNORE_FILE} was not understood");
-        }
-        self.ignore = builder.build().unwrap_or_else(|_| Gitignore::empty());
+    fn readable_again(&mut self, path: &str) {
+        self.problems.retain(|problem| {
+            problem.path != path || !matches!(problem.reason, ProblemReason::Unreadable(_))
+        });
     }
 
     fn report(&mut self, path: &str, reason: ProblemReason) {
@@ -697,58 +683,6 @@ impl LiveTree {
         if self.problems.insert(problem.clone()) {
             tracing::warn!(path, reason = ?problem.reason, "not replicated");
         }
-    }
-
-    /// Refuses a tree that is larger than allowed, before anything is read.
-    pub(crate) fn check_size(&self, limits: &TrackLimits) -> Result<(), Refused> {
-        if limits.allow_anything {
-            return Ok(());
-        }
-        let path = self.root.path().to_owned();
-        let (mut entries, mut bytes) = (0u64, 0u64);
-        let mut folders = vec![None];
-        while let Some(folder) = folders.pop() {
-            let Ok(opened) = self.root.folder(folder.as_ref()) else {
-                continue;
-            };
-            let Ok(names) = self.root.names(&opened, folder.is_none(), &mut |_| {}) else {
-                continue;
-            };
-            for name in names {
-                let child = folder
-                    .as_ref()
-                    .map_or_else(|| name.clone(), |folder| format!("{folder}/{name}"));
-                let (Ok(child), Ok(stat)) = (
-                    WorkspacePath::parse(&child),
-                    sys::statat(&opened, &name, AtFlags::SYMLINK_NOFOLLOW),
-                ) else {
-                    continue;
-                };
-                let is_folder = root::kind(&stat) == Some(Kind::Directory);
-                if self.is_ignored(&child, is_folder) {
-                    continue;
-                }
-                entries += 1;
-                if is_folder {
-                    folders.push(Some(child));
-                } else {
-                    bytes = bytes.saturating_add(Fingerprint::of(&stat).size);
-                }
-                if entries > limits.max_entries {
-                    return Err(Refused::TooMany {
-                        path,
-                        limit: limits.max_entries,
-                    });
-                }
-                if bytes > limits.max_bytes {
-                    return Err(Refused::TooLarge {
-                        path,
-                        limit: limits.max_bytes,
-                    });
-                }
-            }
-        }
-        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@ mod apply;
 mod capture;
 mod live;
 mod root;
+mod rules;
 pub(crate) mod seen;
 
 pub use root::Fingerprint;

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,15 +21,20 @@ use crate::proto::path::RESERVED;
 use crate::proto::{ContentHash, Kind, Node, WorkspacePath};
 
 /// What a file looked like when it was last read or written: equal ones hold
-/// equal content.
+/// equal content. The kernel sets the time of the last change of any kind and
+/// nobody else can, so a write that puts the old time of modification back is
+/// seen all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Inode.
     pub inode: u64,
     /// Length.
     pub size: u64,
-    /// Time of the last change, in nanoseconds.
+    /// Time of the last modification, in nanoseconds.
     pub mtime: i64,
+    /// Time of the last change of any kind, in nanoseconds. 0 when what the file
+    /// holds has to be read before it is relied on.
+    pub ctime: i64,
 }
 
 impl Fingerprint {
@@ -38,22 +43,49 @@ impl Fingerprint {
         inode: 0,
         size: 0,
         mtime: 0,
+        ctime: 0,
     };
 
     pub(crate) fn of(stat: &Stat) -> Self {
         Self {
             inode: stat.st_ino,
             size: u64::try_from(stat.st_size).unwrap_or_default(),
-            mtime: mtime_ns(stat),
+            mtime: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
+            ctime: nanoseconds(stat.st_ctime, stat.st_ctime_nsec),
         }
+    }
+
+    /// Whether it is the same file, unless somebody wrote to it and put its time
+    /// back. To rename, link or chmod a file changes no more than its `ctime`.
+    pub(crate) fn resembles(self, other: Self) -> bool {
+        self.with_ctime(0) == other.with_ctime(0)
+    }
+
+    /// The same, to be read before it is relied on.
+    pub(crate) fn unproven(self) -> Self {
+        self.with_ctime(0)
+    }
+
+    /// The same after something that changes `ctime` was done to the file, which
+    /// looks like this now. Where it does not resemble what it was, somebody
+    /// wrote to it meanwhile, and that has to be found.
+    pub(crate) fn after_a_change_of_ours(self, now: Self) -> Self {
+        if self.resembles(now) {
+            now
+        } else {
+            self.unproven()
+        }
+    }
+
+    fn with_ctime(self, ctime: i64) -> Self {
+        Self { ctime, ..self }
     }
 }
 
-pub(crate) fn mtime_ns(stat: &Stat) -> i64 {
-    let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
-    stat.st_mtime
+fn nanoseconds(seconds: i64, nanos: impl TryInto<i64>) -> i64 {
+    seconds
         .saturating_mul(1_000_000_000)
-        .saturating_add(nanos)
+        .saturating_add(nanos.try_into().unwrap_or_default())
 }
 
 /// The kind of a directory entry; `None` for sockets, pipes and devices.
@@ -277,7 +309,14 @@ impl Root {
             match self.swap_in(&mut temporary, parent, name, expected)? {
                 Swap::Done => {
                     to_sync.add(temporary.file.as_ref());
-                    Replaced::Done(Fingerprint::of(&stat))
+                    let now = match &temporary.file {
+                        Some(file) => Some(sys::fstat(file)?),
+                        None => stat_in(parent.as_fd(), name)?,
+                    };
+                    let before = Fingerprint::of(&stat);
+                    Replaced::Done(now.map_or(before.unproven(), |now| {
+                        before.after_a_change_of_ours(Fingerprint::of(&now))
+                    }))
                 }
                 Swap::Changed => Replaced::Changed,
                 Swap::InTheWay => Replaced::InTheWay,
@@ -390,7 +429,8 @@ impl Root {
                 Err(errno) => Err(errno.into()),
             };
         }
-        if Fingerprint::of(&stat) != expected {
+        // The exchange itself changed its `ctime`.
+        if !Fingerprint::of(&stat).resembles(expected) {
             exchange()?;
             return Ok(Swap::Changed);
         }
@@ -417,7 +457,7 @@ impl Root {
             Err(errno) => return Err(errno.into()),
         }
         let stat = sys::statat(&*self.tmp, &name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if Fingerprint::of(&stat) != expected {
+        if !Fingerprint::of(&stat).resembles(expected) {
             sys::renameat_with(
                 &*self.tmp,
                 &name,
@@ -458,18 +498,25 @@ impl Root {
         Ok(Replaced::Done(Fingerprint::of(&stat)))
     }
 
-    /// Sets permission bits without following a symlink.
-    pub(crate) fn set_mode(&self, path: &WorkspacePath, mode: u32) -> io::Result<()> {
+    /// Sets permission bits without following a symlink; says what it looks like then.
+    pub(crate) fn set_mode(
+        &self,
+        path: &WorkspacePath,
+        mode: u32,
+    ) -> io::Result<Option<Fingerprint>> {
         let parent = self.parent(path)?;
         let mode = Mode::from_raw_mode(mode);
         match sys::chmodat(&parent, path.name(), mode, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+                // A descriptor that needs no permission: it may be closed to its owner.
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = sys::openat(&parent, path.name(), flags, Mode::empty())?;
-                Ok(sys::fchmod(file, mode)?)
+                sys::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)?;
             }
-            done => Ok(done?),
+            done => done?,
         }
+        let stat = stat_in(parent.as_fd(), path.name())?;
+        Ok(stat.map(|stat| Fingerprint::of(&stat)))
     }
 
     /// Makes a name in `.quintet/` and removes it again: an event that comes

@@ -25,17 +25,23 @@ pub(crate) const SCHEMA: &str = "
         size INTEGER NOT NULL,
         inode INTEGER NOT NULL,
         length INTEGER NOT NULL,
-        mtime INTEGER NOT NULL
+        mtime INTEGER NOT NULL,
+        ctime INTEGER NOT NULL DEFAULT 0
     ) WITHOUT ROWID;";
+
+/// Brings a table of format 1 up to date: what it knows is read again, once.
+pub(crate) const FROM_FORMAT_1: &str =
+    "ALTER TABLE seen ADD COLUMN ctime INTEGER NOT NULL DEFAULT 0;";
 
 pub(crate) fn load(db: &Connection) -> rusqlite::Result<Vec<(WorkspacePath, Seen)>> {
     let mut select =
-        db.prepare("SELECT path, kind, mode, hash, size, inode, length, mtime FROM seen")?;
+        db.prepare("SELECT path, kind, mode, hash, size, inode, length, mtime, ctime FROM seen")?;
     let rows = select.query_map([], |row| {
         let fingerprint = Fingerprint {
             inode: row.get::<_, i64>(5)?.cast_unsigned(),
             size: row.get::<_, i64>(6)?.cast_unsigned(),
             mtime: row.get(7)?,
+            ctime: row.get(8)?,
         };
         Ok((
             path_at(row, 0)?,
@@ -58,7 +64,7 @@ pub(crate) fn put(
             .execute([path.as_str()])?;
         return Ok(());
     };
-    db.prepare_cached("INSERT OR REPLACE INTO seen VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?
+    db.prepare_cached("INSERT OR REPLACE INTO seen VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)")?
         .execute(params![
             path.as_str(),
             node.kind,
@@ -68,6 +74,7 @@ pub(crate) fn put(
             fingerprint.inode.cast_signed(),
             fingerprint.size.cast_signed(),
             fingerprint.mtime,
+            fingerprint.ctime,
         ])?;
     Ok(())
 }
@@ -82,12 +89,14 @@ pub(crate) fn refresh(
         return Ok(());
     };
     db.prepare_cached(
-        "UPDATE seen SET inode = ?1, length = ?2, mtime = ?3 WHERE path = ?4 AND kind = ?5 AND mode = ?6 AND hash = ?7",
+        "UPDATE seen SET inode = ?1, length = ?2, mtime = ?3, ctime = ?4 \
+         WHERE path = ?5 AND kind = ?6 AND mode = ?7 AND hash = ?8",
     )?
     .execute(params![
         fingerprint.inode.cast_signed(),
         fingerprint.size.cast_signed(),
         fingerprint.mtime,
+        fingerprint.ctime,
         path.as_str(),
         node.kind,
         node.mode,

@@ -15,7 +15,7 @@ use tokio::io::AsyncBufReadExt;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(180);
 
 #[tokio::main]
 async fn main() {
@@ -36,8 +36,16 @@ async fn main() {
     println!("ready");
     let mut lines = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     while lines.next_line().await.unwrap().is_some() {
-        replica.write_back_and_wait(LONG).await.unwrap();
-        let sequence = replica.barrier(LONG).await.unwrap().sequence;
-        println!("{sequence} {}", replica.conflicts().await.unwrap().len());
+        let agreed = async {
+            replica.write_back_and_wait(LONG).await?;
+            replica.barrier(LONG).await
+        };
+        match agreed.await {
+            Ok(passed) => {
+                let conflicts = replica.conflicts().await.unwrap().len();
+                println!("{} {conflicts}", passed.sequence);
+            }
+            Err(error) => panic!("{error}: {:?}", replica.status().await),
+        }
     }
 }
