@@ -6,7 +6,7 @@ mod harness;
 
 use std::fs;
 
-use harness::{Host, LONG, Mirror, tree};
+use harness::{Host, LONG, Mirror, noise, tree};
 use quintet_framing::{FrameReader, FrameWriter};
 use quintet_workspace::proto::manifest::{ChunkRef, Manifest};
 use quintet_workspace::proto::{
@@ -49,6 +49,38 @@ impl Peer {
                 return message;
             }
         }
+    }
+
+    /// Asks for a content; `None` when it is not available.
+    async fn asks(&mut self, hash: &ContentHash) -> Option<WireMessage> {
+        let content_hash = hash.to_string();
+        self.send(WireMessage::ContentFetchRequest { content_hash })
+            .await;
+        let answer = self
+            .until(|message| {
+                matches!(
+                    message,
+                    WireMessage::ContentFetchResponse { .. } | WireMessage::ContentNotFound { .. }
+                )
+            })
+            .await;
+        Some(answer).filter(|answer| !matches!(answer, WireMessage::ContentNotFound { .. }))
+    }
+
+    /// Writes an entry back, and returns what comes of it.
+    async fn writes(&mut self, entry: WriteBackEntry) -> WireMessage {
+        self.send(WireMessage::WriteBack {
+            sandbox_id: "odd".into(),
+            entries: vec![entry],
+        })
+        .await;
+        self.until(|message| {
+            matches!(
+                message,
+                WireMessage::ContentFetchRequest { .. } | WireMessage::WriteBackResult { .. }
+            )
+        })
+        .await
     }
 
     async fn is_closed(&mut self) -> bool {
@@ -212,6 +244,100 @@ async fn a_master_asks_for_wrong_content_once_more_and_then_closes() {
     }
     assert!(peer.is_closed().await);
     assert!(tree(&host.dir()).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_belongs_to_another_workspace_of_the_store_is_not_available() {
+    let host = Host::new().await;
+    let shared = host.home.path().join("cas");
+    let other = Host::open_with(tempfile::tempdir().unwrap(), |config| {
+        config.cas_dir = shared;
+    })
+    .await;
+    let whole = noise("theirs", 100_000);
+    let large = noise("theirs too", 2_000_000);
+    fs::write(other.dir().join("whole"), &whole).unwrap();
+    fs::write(other.dir().join("large"), &large).unwrap();
+    other.workspace.flush().await.unwrap();
+    let ours = noise("ours", 2_000_000);
+    fs::write(host.dir().join("ours"), &ours).unwrap();
+    host.workspace.flush().await.unwrap();
+
+    let mut peer = Peer::new(UnixStream::connect(other.socket()).await.unwrap());
+    peer.send(WireMessage::CatchupRequest {
+        sandbox_id: "honest".into(),
+        since_sequence: 0,
+    })
+    .await;
+    let Some(WireMessage::ContentFetchResponse { chunk_manifest, .. }) =
+        peer.asks(&ContentHash::of(&large)).await
+    else {
+        panic!("its own replica gets it")
+    };
+    let theirs = Manifest::parse(&chunk_manifest.unwrap(), 2_000_000).unwrap();
+    let chunk = theirs.chunks[1];
+    assert!(peer.asks(&chunk.hash).await.is_some(), "and its chunks");
+
+    let mut peer = Peer::new(UnixStream::connect(host.socket()).await.unwrap());
+    peer.send(WireMessage::CatchupRequest {
+        sandbox_id: "odd".into(),
+        since_sequence: 0,
+    })
+    .await;
+    assert!(peer.asks(&ContentHash::of(&ours)).await.is_some());
+    for hash in [ContentHash::of(&whole), ContentHash::of(&large), chunk.hash] {
+        assert_eq!(peer.asks(&hash).await, None);
+    }
+
+    // Nor can it be had by writing it: the writer has to have it.
+    let mut stolen = entry(1, "stolen", &whole);
+    stolen.content_bytes = None;
+    let WireMessage::ContentFetchRequest { content_hash } = peer.writes(stolen).await else {
+        panic!("it is asked for what it writes")
+    };
+    peer.send(WireMessage::ContentNotFound { content_hash })
+        .await;
+    let answer = peer
+        .until(|message| matches!(message, WireMessage::WriteBackResult { .. }))
+        .await;
+    assert!(
+        matches!(&answer, WireMessage::WriteBackResult { accepted, rejected }
+            if accepted.is_empty() && rejected.len() == 1),
+        "{answer:?}"
+    );
+    // Nor by way of a list that names a chunk of it.
+    let range = usize::try_from(chunk.offset).unwrap()..;
+    let part = &large[range][..usize::try_from(chunk.size).unwrap()];
+    let pieced = [part, part].concat();
+    let mut stolen = entry(2, "stolen", &pieced);
+    stolen.content_bytes = None;
+    let WireMessage::ContentFetchRequest { content_hash } = peer.writes(stolen).await else {
+        panic!("it is asked for what it writes")
+    };
+    let manifest = Manifest {
+        total_size: 2 * chunk.size,
+        chunk_size: chunk.size,
+        chunks: vec![
+            ChunkRef { offset: 0, ..chunk },
+            ChunkRef {
+                offset: chunk.size,
+                ..chunk
+            },
+        ],
+    };
+    peer.send(WireMessage::ContentFetchResponse {
+        content_hash,
+        content: vec![],
+        size: manifest.total_size,
+        chunk_manifest: Some(manifest.to_json()),
+    })
+    .await;
+    let asked = peer
+        .until(|message| !matches!(message, WireMessage::Heartbeat { .. }))
+        .await;
+    let content_hash = chunk.hash.to_string();
+    assert_eq!(asked, WireMessage::ContentFetchRequest { content_hash });
+    assert!(!host.dir().join("stolen").exists());
 }
 
 /// A master that says what it is told to, for one connection after another.

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use super::cas::{Cas, CasError, Object, at};
 use crate::proto::ContentHash;
+use crate::proto::manifest::Manifest;
 
 /// Objects removed while the store is held alone, before writers get a turn.
 const AT_ONCE: usize = 512;
@@ -103,13 +104,22 @@ impl Cas {
         let mut needed = contents.clone();
         for hash in contents {
             // Only lists have to be read; a damaged chunk is `verify`'s business.
-            if self.is_list(&hash)
-                && let Some(Object::Chunks(manifest)) = self.read(&hash)?
-            {
+            if let Some(manifest) = self.list(&hash)? {
                 needed.extend(manifest.chunks.iter().map(|chunk| chunk.hash));
             }
         }
         Ok(needed)
+    }
+
+    /// The chunks of a content; `None` when it is stored as it is, or not at all.
+    pub(crate) fn list(&self, hash: &ContentHash) -> Result<Option<Manifest>, CasError> {
+        if !self.is_list(hash) {
+            return Ok(None);
+        }
+        Ok(match self.read(hash)? {
+            Some(Object::Chunks(manifest)) => Some(manifest),
+            _ => None,
+        })
     }
 
     fn is_list(&self, hash: &ContentHash) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
 
 use super::HistoryError;
-use crate::content::small;
+use crate::content::{SMALL, small};
 use crate::past::Version;
 use crate::proto::{ChangeKind, ContentHash, Node, WorkspacePath};
 use crate::tree::seen;
@@ -355,6 +355,27 @@ impl HistoryReader {
             )?;
             let rows = select.query_map([], |row| row.get(0))?;
             rows.collect()
+        })
+    }
+
+    /// Contents of the store that versions after a sequence refer to, and the
+    /// newest sequence that was looked at.
+    pub(crate) fn stored_after(
+        &self,
+        sequence: u64,
+    ) -> Result<(u64, Vec<ContentHash>), HistoryError> {
+        self.read(|db| {
+            let newest: Option<i64> = db
+                .prepare_cached("SELECT max(sequence) FROM versions")?
+                .query_row([], |row| row.get(0))?;
+            let mut select = db.prepare_cached(
+                "SELECT DISTINCT hash FROM versions WHERE sequence > ?1 AND size > ?2 AND kind = 0",
+            )?;
+            let rows = select.query_map([sequence.cast_signed(), SMALL.cast_signed()], |row| {
+                row.get(0)
+            })?;
+            let newest = newest.unwrap_or(0).cast_unsigned();
+            Ok((newest.max(sequence), rows.collect::<rusqlite::Result<_>>()?))
         })
     }
 

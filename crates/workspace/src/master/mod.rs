@@ -7,6 +7,7 @@
 mod commit;
 mod engine;
 mod ops;
+mod own;
 mod serve;
 mod workspace;
 

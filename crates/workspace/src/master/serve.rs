@@ -1,8 +1,8 @@
 //! One replica's connection: the session and what it needs from the disk.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{Command, CommitRequest};
+use super::own::OwnObjects;
 use super::workspace::{Workspace, WorkspaceError, read_content};
 use crate::content::{Cas, CasError, Object, SMALL, WriteGuard};
 use crate::history::{HistoryError, HistoryReader};
@@ -206,10 +207,13 @@ impl Server {
             }
             MasterEffect::LoadContent { content_hash } => {
                 self.effects.spawn(async move {
+                    let inner = Arc::clone(&workspace.inner);
                     let offer = match ContentHash::parse(&content_hash) {
                         Some(hash) => {
                             workspace
-                                .read(move |reader, cas| read_content(reader, cas, &hash))
+                                .read(move |reader, cas| {
+                                    read_content(reader, cas, &inner.own, &hash)
+                                })
                                 .await?
                         }
                         None => None,
@@ -225,8 +229,11 @@ impl Server {
                 entries,
             } => {
                 self.effects.spawn(async move {
+                    let inner = Arc::clone(&workspace.inner);
                     let missing = workspace
-                        .read(move |reader, cas| Ok(missing_contents(reader, cas, &entries)?))
+                        .read(move |reader, cas| {
+                            Ok(missing_contents(reader, cas, &inner.own, &entries)?)
+                        })
                         .await?;
                     Ok(Finished::Prepared(missing))
                 });
@@ -245,13 +252,18 @@ impl Server {
             }
             MasterEffect::Plan { hash, manifest } => {
                 self.effects.spawn(async move {
+                    let inner = Arc::clone(&workspace.inner);
                     let (manifest, missing) = workspace
-                        .read(move |_, cas| {
+                        .read(move |reader, cas| {
+                            let hashes = manifest.chunks.iter().map(|chunk| &chunk.hash);
+                            let own = owned(&inner.own).of(reader, cas, hashes)?;
                             let missing = manifest
                                 .chunks
                                 .iter()
                                 .enumerate()
-                                .filter(|(_, chunk)| !cas.has(&chunk.hash))
+                                .filter(|(_, chunk)| {
+                                    !own.contains(&chunk.hash) || !cas.has(&chunk.hash)
+                                })
                                 .map(|(index, _)| index)
                                 .collect();
                             Ok((manifest, missing))
@@ -267,8 +279,13 @@ impl Server {
                 offsets,
             } => {
                 self.effects.spawn(async move {
+                    let inner = Arc::clone(&workspace.inner);
                     workspace
-                        .read(move |_, cas| Ok(cas.put_bytes(&chunk, &bytes)?))
+                        .read(move |_, cas| {
+                            cas.put_bytes(&chunk, &bytes)?;
+                            owned(&inner.own).given(chunk);
+                            Ok(())
+                        })
                         .await?;
                     Ok(Finished::ChunkKept(hash, offsets.len()))
                 });
@@ -347,11 +364,17 @@ fn with_contents(
     reader.together(|_| changes.into_iter().map(announce).collect())
 }
 
+fn owned(own: &Mutex<OwnObjects>) -> MutexGuard<'_, OwnObjects> {
+    own.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn missing_contents(
     reader: &HistoryReader,
     cas: &Cas,
+    own: &Mutex<OwnObjects>,
     entries: &[WriteBackEntry],
 ) -> Result<Vec<(ContentHash, u64)>, HistoryError> {
+    let mut own = owned(own);
     let mut asked = HashSet::new();
     let mut missing = Vec::new();
     for entry in entries.iter().filter(|entry| entry.content_bytes.is_none()) {
@@ -362,8 +385,8 @@ fn missing_contents(
             continue;
         };
         let at_hand = node.hash == ContentHash::empty()
-            || cas.has(&node.hash)
-            || reader.has_small_content(&node.hash)?;
+            || reader.has_small_content(&node.hash)?
+            || (own.has_content(reader, &node.hash)? && cas.has(&node.hash));
         if !at_hand && asked.insert(node.hash) {
             missing.push((node.hash, node.size));
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
 use super::engine::{Command, Engine, Reply};
+use super::own::OwnObjects;
 use crate::content::{Cas, CasError, Ingest, Object};
 use crate::history::{History, HistoryError, HistoryReader};
 use crate::mailbox::{Mailbox, mailbox};
@@ -219,6 +220,8 @@ pub(super) struct Inner {
     pub(super) current: watch::Receiver<u64>,
     pub(super) cas: Arc<Cas>,
     pub(super) history: PathBuf,
+    /// Held while a blocking thread looks something up in it.
+    pub(super) own: Mutex<OwnObjects>,
     /// Readers that are not in use; held only to push and pop.
     readers: Mutex<Vec<HistoryReader>>,
     /// Connected replicas; held only to insert, update and list.
@@ -317,6 +320,7 @@ impl Workspace {
                 current: watching,
                 cas,
                 history: history_path,
+                own: Mutex::default(),
                 readers: Mutex::default(),
                 replicas: Mutex::default(),
                 thread: Mutex::new(Some(thread)),
@@ -432,10 +436,11 @@ impl Workspace {
     }
 }
 
-/// A content, wherever it is stored.
+/// A content or chunk that this workspace refers to, wherever it is stored.
 pub(super) fn read_content(
     reader: &HistoryReader,
     cas: &Cas,
+    own: &Mutex<OwnObjects>,
     hash: &ContentHash,
 ) -> Result<Option<Offer>, WorkspaceError> {
     if *hash == ContentHash::empty() {
@@ -443,6 +448,13 @@ pub(super) fn read_content(
     }
     if let Some(bytes) = reader.small_content(hash)? {
         return Ok(Some(Offer::Whole(bytes)));
+    }
+    let is_own = own
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .has(reader, cas, hash)?;
+    if !is_own {
+        return Ok(None);
     }
     match crate::content::offer(cas, hash)? {
         Offer::Nothing => Ok(None),
