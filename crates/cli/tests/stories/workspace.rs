@@ -228,6 +228,38 @@ async fn the_past_is_shown_compared_restored_and_the_restore_undone() {
 }
 
 #[tokio::test]
+async fn old_versions_are_forgotten_by_the_stated_policy() {
+    let machine = Machine::fresh();
+    let file = machine.path().join("work/f");
+    let master = Master::serves(&machine, &[]).await;
+    for round in 0..3 {
+        fs::write(&file, format!("round {round}")).unwrap();
+        asks(&machine, "work", &["checkpoint", &format!("round-{round}")]).await;
+    }
+    fs::write(&file, "the last").unwrap();
+    let log = asks(&machine, "work", &["log", "f"]).await;
+    assert_eq!(log.as_array().unwrap().len(), 4, "{log}");
+    master.stops().await;
+    let master = Master::serves(&machine, &[]).await;
+    let log = asks(&machine, "work", &["log", "f"]).await;
+    assert_eq!(log.as_array().unwrap().len(), 4, "none is old: {log}");
+    fs::write(&file, "not named").unwrap();
+    fs::write(&file, "the very last").unwrap();
+    asks(&machine, "work", &["log"]).await;
+    master.stops().await;
+
+    machine.configure("[workspace]\nhistory_age = \"1ms\"\n");
+    let mut master = Master::serves(&machine, &[]).await;
+    let told: Value = serde_json::from_str(&master.process.line().await).unwrap();
+    assert!(told["pruned"]["versions"].as_u64() > Some(0), "{told}");
+    let log = asks(&machine, "work", &["log", "f"]).await;
+    let kept = log.as_array().unwrap().len();
+    assert_eq!(kept, 4, "three checkpoints and what is there now: {log}");
+    assert_eq!(text(file), "the very last");
+    master.stops().await;
+}
+
+#[tokio::test]
 async fn a_time_is_a_state_too() {
     let machine = Machine::fresh();
     let file = machine.path().join("work/f");

@@ -38,10 +38,31 @@ pub(crate) struct GcArgs {
     json: JsonArg,
 }
 
+/// What was forgotten, and what that freed.
 #[derive(Debug, Serialize)]
-struct Freed {
-    pruned: PruneAnswer,
-    collected: GcAnswer,
+pub(super) struct Freed {
+    pub(super) pruned: PruneAnswer,
+    pub(super) collected: GcAnswer,
+}
+
+impl Freed {
+    pub(super) fn tell(&self, context: &Context) -> Result<(), CommandError> {
+        let Self { pruned, collected } = self;
+        context.output.line(format_args!(
+            "forgot {} versions; {} of content is kept, from sequence {} on",
+            pruned.versions,
+            size(pruned.kept_bytes),
+            pruned.floor
+        ))?;
+        context.output.line(format_args!(
+            "freed {} ({} objects); {} ({} objects) is in use by all workspaces",
+            size(collected.removed_bytes),
+            collected.removed,
+            size(collected.kept_bytes),
+            collected.kept
+        ))?;
+        Ok(())
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: GcArgs) -> Result<ExitCode, CommandError> {
@@ -56,22 +77,11 @@ pub(crate) async fn run(context: &Context, args: GcArgs) -> Result<ExitCode, Com
     };
     let pruned: PruneAnswer = target.ask(request, "forgetting", Content::None).await?;
     let collected: GcAnswer = target.ask(Request::Gc, "collecting", Content::None).await?;
+    let freed = Freed { pruned, collected };
     if args.json.json {
-        context.output.json(&Freed { pruned, collected })?;
-        return Ok(ExitCode::SUCCESS);
+        context.output.json(&freed)?;
+    } else {
+        freed.tell(context)?;
     }
-    context.output.line(format_args!(
-        "forgot {} versions; {} of content is kept, from sequence {} on",
-        pruned.versions,
-        size(pruned.kept_bytes),
-        pruned.floor
-    ))?;
-    context.output.line(format_args!(
-        "freed {} ({} objects); {} ({} objects) is in use by all workspaces",
-        size(collected.removed_bytes),
-        collected.removed,
-        size(collected.kept_bytes),
-        collected.kept
-    ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use clap::Args;
 use quintet_framing::unix;
-use quintet_workspace::control::{self, Open};
+use quintet_runtime::config;
+use quintet_workspace::control::{self, Open, PruneAnswer, Request};
 use quintet_workspace::transport::accept_websocket;
 use quintet_workspace::{Connection, Place, Role, Workspace, WorkspaceConfig};
 use serde::Serialize;
@@ -21,8 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::Context;
 use super::LimitArgs;
+use super::gc::Freed;
 use crate::args::JsonArg;
 use crate::error::{CommandError, ErrorKind};
+use crate::settings;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,8 +37,14 @@ It runs until Ctrl-C or SIGTERM. Replicas join with `quintet workspace mirror`."
 /// Connections that are served at once; more wait to be accepted.
 const MOST_REPLICAS: usize = 256;
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How often old versions are forgotten, besides at the start.
+const FORGET_EVERY: Duration = Duration::from_secs(3600);
 
 /// Record every change of a folder, and let replicas follow it
+///
+/// Old versions are forgotten at the start and every hour, and what that freed is told: those
+/// beyond workspace.history_age and workspace.history_size of the configuration. What the folder
+/// holds now, and what checkpoints show, always stays.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
@@ -90,6 +99,12 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> Result<ExitCode, 
         })?),
         None => None,
     };
+    let (config, _) =
+        config::load(&settings::inputs(&context.home)).map_err(CommandError::config)?;
+    let policy = Request::Prune {
+        older_than_secs: Some(config.workspace.history_age.as_secs()),
+        larger_than: Some(config.workspace.history_size.bytes()),
+    };
     let workspace = open(&place, &args).await?;
     let socket = args
         .socket
@@ -134,16 +149,43 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> Result<ExitCode, 
                 .line(format_args!("{} is ready at {ws}", ready.dir))?;
         }
     }
-    let ended = tokio::select! {
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
-        Some(ended) = tasks.join_next() => ended.unwrap_or(Ok(())),
+    let mut hourly = tokio::time::interval(FORGET_EVERY);
+    let mut forgetting = JoinSet::new();
+    let ended = loop {
+        tokio::select! {
+            _ = interrupt.recv() => break Ok(()),
+            _ = terminate.recv() => break Ok(()),
+            Some(ended) = tasks.join_next() => break ended.unwrap_or(Ok(())),
+            _ = hourly.tick(), if forgetting.is_empty() => {
+                forgetting.spawn(forget(Open::Master(workspace.clone()), policy.clone()));
+            }
+            Some(forgot) = forgetting.join_next(), if !forgetting.is_empty() => match forgot {
+                Ok(Ok(Some(freed))) if args.json.json => context.output.json_line(&freed)?,
+                Ok(Ok(Some(freed))) => freed.tell(context)?,
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => tracing::warn!("old versions could not be forgotten: {error:#}"),
+                Err(error) => tracing::warn!(%error, "old versions could not be forgotten"),
+            },
+        }
     };
+    forgetting.shutdown().await;
     stop.cancel();
     while tasks.join_next().await.is_some() {}
     workspace.close().await;
     drop(std::fs::remove_file(&socket));
     ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Forgets old versions, and frees what only they needed. `None` when there were none.
+async fn forget(open: Open, policy: Request) -> anyhow::Result<Option<Freed>> {
+    let pruned = control::answer(&open, policy, |_| {}, io::sink()).await?;
+    let pruned: PruneAnswer = serde_json::from_value(pruned)?;
+    if pruned.versions == 0 {
+        return Ok(None);
+    }
+    let collected = control::answer(&open, Request::Gc, |_| {}, io::sink()).await?;
+    let collected = serde_json::from_value(collected)?;
+    Ok(Some(Freed { pruned, collected }))
 }
 
 fn place(context: &Context, args: &ServeArgs) -> Result<Place, CommandError> {
