@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -178,8 +178,7 @@ impl Cas {
             self.dir
                 .join("tmp")
                 .join(format!("{}-{:p}-{number}", std::process::id(), self));
-        let written = File::create(&beside)
-            .and_then(|mut file| parts.iter().try_for_each(|part| file.write_all(part)));
+        let written = File::create(&beside).and_then(|mut file| write_parts(&mut file, parts));
         if let Err(source) = written {
             drop(fs::remove_file(&beside));
             return Err(CasError::Io {
@@ -304,6 +303,22 @@ impl Cas {
         }
         Ok(())
     }
+}
+
+/// Writes parts one after the other, with as few calls as the kernel allows.
+fn write_parts(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut slices = slices.as_mut_slice();
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match file.write_vectored(slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut slices, written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn read_manifest(body: &[u8]) -> Option<Manifest> {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc;
 
@@ -30,9 +31,10 @@ const PIECE: usize = 64 << 10;
 const SPLIT: usize = 32 << 20;
 
 /// How much is read at once.
-const BLOCK: usize = 4 << 20;
-/// From this size on a second thread computes the hash of the whole.
-const PARALLEL_FROM: usize = BLOCK;
+const BLOCK: usize = 2 << 20;
+/// Blocks that go round between the thread that cuts and the one that hashes
+/// the whole, once each.
+const BLOCKS: usize = 4;
 
 /// What became of content that was read.
 #[derive(Debug, PartialEq, Eq)]
@@ -124,6 +126,7 @@ impl Cas {
         let known = earlier.map(Known::new).unwrap_or_default();
         let mut block = Vec::new();
         let filled = fill(&mut content, &mut block, 0)?;
+        let content = &mut content;
         if filled as u64 <= SMALL {
             block.truncate(filled);
             return Ok(Ingested {
@@ -133,25 +136,42 @@ impl Cas {
                 chunks: None,
             });
         }
-        if filled < PARALLEL_FROM {
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        if filled < BLOCK || threads < 2 {
             let mut hasher = blake3::Hasher::new();
-            let chunks = self.cut_all(block, filled, &known, &mut content, &mut |bytes| {
-                hasher.update(&bytes);
-            })?;
+            let mut turn = |block: Arc<Vec<u8>>, range: Range<usize>| {
+                hasher.update(block.get(range).unwrap_or_default());
+            };
+            let again = &mut |block| Arc::try_unwrap(block).unwrap_or_default();
+            let chunks = self.cut_all(block, filled, &known, content, &mut turn, again)?;
             return self.ingested(chunks, *hasher.finalize().as_bytes());
         }
         let (chunks, hash) = std::thread::scope(|scope| {
-            let (send, receive) = mpsc::sync_channel::<Arc<Vec<u8>>>(2);
+            let (send, receive) = mpsc::sync_channel::<(Arc<Vec<u8>>, Range<usize>)>(BLOCKS);
+            let (give_back, used) = mpsc::channel();
             let whole = scope.spawn(move || {
                 let mut hasher = blake3::Hasher::new();
-                while let Ok(bytes) = receive.recv() {
-                    hasher.update(&bytes);
+                while let Ok((block, range)) = receive.recv() {
+                    hasher.update(block.get(range).unwrap_or_default());
+                    // Nobody needs it once the content is read to its end.
+                    let _ = give_back.send(block);
                 }
                 *hasher.finalize().as_bytes()
             });
-            let chunks = self.cut_all(block, filled, &known, &mut content, &mut |bytes| {
-                drop(send.send(bytes));
-            });
+            let mut made = 1;
+            let again = &mut |block| {
+                drop(block);
+                if made < BLOCKS {
+                    made += 1;
+                    return Vec::new();
+                }
+                let block = used.recv().ok();
+                block
+                    .and_then(|block| Arc::try_unwrap(block).ok())
+                    .unwrap_or_default()
+            };
+            let mut turn = |block, range| drop(send.send((block, range)));
+            let chunks = self.cut_all(block, filled, &known, content, &mut turn, again);
             drop(send);
             let hash = whole
                 .join()
@@ -181,30 +201,27 @@ impl Cas {
         })
     }
 
+    /// Cuts content block by block. `whole` is given the new part of each block;
+    /// `again` takes a block that was cut and returns one to read into.
     fn cut_all(
         &self,
-        block: Vec<u8>,
-        filled: usize,
+        mut block: Vec<u8>,
+        mut filled: usize,
         known: &Known,
         content: &mut dyn Read,
-        whole: &mut dyn FnMut(Arc<Vec<u8>>),
+        whole: &mut dyn FnMut(Arc<Vec<u8>>, Range<usize>),
+        again: &mut dyn FnMut(Arc<Vec<u8>>) -> Vec<u8>,
     ) -> Result<Vec<ChunkRef>, Ingest> {
         let mut chunks: Vec<ChunkRef> = Vec::new();
         let mut offset = 0;
         let mut may_split = if known.is_empty() { 0 } else { SPLIT };
-        let mut block = block;
-        block.truncate(filled);
-        let mut at_end = filled < BLOCK;
-        let mut carried = 0;
+        let mut tail = Vec::new();
         loop {
+            let at_end = filled < BLOCK;
             let data = Arc::new(block);
-            if carried == 0 {
-                whole(Arc::clone(&data));
-            } else {
-                whole(Arc::new(data.get(carried..).unwrap_or_default().to_vec()));
-            }
+            whole(Arc::clone(&data), tail.len()..filled);
             let mut start = 0;
-            while let Some(rest) = data.get(start..).filter(|rest| !rest.is_empty()) {
+            while let Some(rest) = data.get(start..filled).filter(|rest| !rest.is_empty()) {
                 if !at_end && (rest.len() as u64) < CHUNK_MAX {
                     break;
                 }
@@ -232,13 +249,14 @@ impl Cas {
             if at_end {
                 return Ok(chunks);
             }
-            let mut next = Vec::with_capacity(BLOCK);
-            next.extend_from_slice(data.get(start..).unwrap_or_default());
-            carried = next.len();
-            let filled = fill(content, &mut next, carried)?;
-            at_end = filled < BLOCK;
-            next.truncate(filled);
-            block = next;
+            tail.clear();
+            tail.extend_from_slice(data.get(start..filled).unwrap_or_default());
+            block = again(data);
+            block.resize(BLOCK, 0);
+            if let Some(front) = block.get_mut(..tail.len()) {
+                front.copy_from_slice(&tail);
+            }
+            filled = fill(content, &mut block, tail.len())?;
         }
     }
 }
