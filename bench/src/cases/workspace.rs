@@ -73,6 +73,7 @@ fn races() -> anyhow::Result<Vec<Race>> {
     ];
     races.extend(changes());
     races.push(burst());
+    races.push(barrier());
     races.push(inside_a_large_file());
     races.push(store());
     Ok(races)
@@ -212,6 +213,29 @@ fn burst() -> Race {
         unit: "changes/s",
         bytes_each: None,
         contenders: FOLLOWERS.map(contender).into(),
+    }
+}
+
+/// How long a replica of 10,000 files waits at a barrier that nothing else runs beside. The peers
+/// have none: they can't say that both sides are the same.
+fn barrier() -> Race {
+    let at = |name, share: usize| {
+        Contender::new(name, move || {
+            let place = Place::new()?;
+            trees::small(&place)?;
+            let mut times = ours::barriers(&place, CHANGES)?;
+            times.sort_unstable();
+            Ok(1.0 / times[CHANGES * share / 100].as_secs_f64())
+        })
+    };
+    Race {
+        variant: "a barrier on 10,000 files, of 200".to_owned(),
+        unit: "barriers/s",
+        bytes_each: None,
+        contenders: vec![
+            at("quintet workspace, p50", 50),
+            at("quintet workspace, p99", 99),
+        ],
     }
 }
 

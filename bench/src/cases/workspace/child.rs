@@ -1,4 +1,7 @@
 //! One end of ours as a process: `child workspace master|replica|store HOME`.
+//!
+//! A replica answers each line when both sides agree, with the bytes that were moved so far; a line
+//! `barrier` when it has passed one, with the nanoseconds that took.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -68,7 +71,13 @@ async fn replica(home: PathBuf) -> anyhow::Result<()> {
     let mut running = JoinSet::new();
     running.spawn(runner.run(dial, CancellationToken::new()));
     let mut lines = tokio::io::BufReader::new(tokio::io::stdin()).lines();
-    while lines.next_line().await?.is_some() {
+    while let Some(line) = lines.next_line().await? {
+        if line == "barrier" {
+            let started = Instant::now();
+            replica.barrier(LONG).await?;
+            say(started.elapsed().as_nanos())?;
+            continue;
+        }
         replica.write_back_and_wait(LONG).await?;
         replica.barrier(LONG).await?;
         say(bytes.load(Ordering::Relaxed))?;

@@ -83,6 +83,17 @@ impl Replica {
     }
 }
 
+/// Barriers that nothing else runs beside, one after the other.
+pub(super) fn barriers(place: &Place, count: usize) -> anyhow::Result<Vec<Duration>> {
+    let mut pair = pair(place)?;
+    let barrier = |_| -> anyhow::Result<Duration> {
+        let talking = &mut pair.replica.0;
+        talking.input.write_all(b"barrier\n")?;
+        Ok(Duration::from_nanos(talking.line()?.trim().parse()?))
+    };
+    (0..count).map(barrier).collect()
+}
+
 struct Pair {
     master: Master,
     replica: Replica,
