@@ -19,7 +19,7 @@ use quintet_workspace::{Connection, Replica, ReplicaConfig, Workspace, Workspace
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub const LONG: Duration = Duration::from_secs(30);
+pub const LONG: Duration = Duration::from_secs(120);
 
 /// A folder with a master in it; everything ends when it is dropped.
 pub struct Host {
