@@ -159,7 +159,7 @@ pub(crate) async fn run(context: &Context, command: CronCommand) -> Result<ExitC
 
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
-        "ID", "SCHEDULE", "SKILL", "SESSION", "QUIET", "ONCE", "NEXT",
+        "ID", "SCHEDULE", "ZONE", "SKILL", "SESSION", "QUIET", "ONCE", "MISSED", "OVERLAP", "NEXT",
     ]);
     for row in rows {
         let quiet = match (&row.quiet_start, &row.quiet_end) {
@@ -169,10 +169,13 @@ fn table(rows: &[Row]) -> Table {
         table.row([
             row.id.to_string(),
             row.schedule.clone(),
+            row.timezone.clone(),
             row.skill.clone(),
             row.session.to_string(),
             quiet,
             if row.once { "yes" } else { "no" }.to_owned(),
+            row.missed.to_owned(),
+            row.overlap.to_owned(),
             row.next.clone().unwrap_or_else(|| "never".to_owned()),
         ]);
     }

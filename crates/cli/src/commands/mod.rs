@@ -5,6 +5,7 @@ mod agent_run;
 mod agents;
 mod approvals;
 mod approve;
+mod asks;
 mod cancel;
 pub(crate) mod chat;
 mod compact;
@@ -19,6 +20,7 @@ mod events;
 mod exec;
 mod isolate_exec;
 mod jobs;
+mod journal;
 mod kill;
 pub(crate) mod pair;
 mod ping;
@@ -81,6 +83,7 @@ pub(crate) enum AskCommand {
     Steer(steer::SteerArgs),
     Cancel(cancel::CancelArgs),
     Retry(retry::RetryArgs),
+    Asks(asks::AsksArgs),
     Reply(reply::ReplyArgs),
     Approvals(approvals::ApprovalsArgs),
     Approve(approve::ApproveArgs),
@@ -91,6 +94,8 @@ pub(crate) enum AskCommand {
     #[command(subcommand)]
     Queue(queue::QueueCommand),
     Events(events::EventsArgs),
+    #[command(subcommand)]
+    Journal(journal::JournalCommand),
     Agents(agents::AgentsArgs),
     #[command(subcommand)]
     Agent(agent::AgentCommand),
@@ -154,6 +159,7 @@ async fn ask(context: &Context, command: AskCommand) -> Result<ExitCode, Command
         AskCommand::Steer(args) => steer::run(context, args).await,
         AskCommand::Cancel(args) => cancel::run(context, &args).await,
         AskCommand::Retry(args) => retry::run(context, &args).await,
+        AskCommand::Asks(args) => asks::run(context, &args).await,
         AskCommand::Reply(args) => reply::run(context, args).await,
         AskCommand::Approvals(args) => approvals::run(context, &args).await,
         AskCommand::Approve(args) => approve::run(context, args).await,
@@ -162,6 +168,7 @@ async fn ask(context: &Context, command: AskCommand) -> Result<ExitCode, Command
         AskCommand::Compact(args) => compact::run(context, &args).await,
         AskCommand::Queue(command) => queue::run(context, command).await,
         AskCommand::Events(args) => events::run(context, &args).await,
+        AskCommand::Journal(command) => journal::run(context, command).await,
         AskCommand::Agents(args) => agents::run(context, &args).await,
         AskCommand::Agent(command) => agent::run(context, command).await,
         AskCommand::Cron(command) => cron::run(context, command).await,

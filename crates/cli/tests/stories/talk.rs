@@ -154,12 +154,41 @@ async fn queue_reaches(machine: &Machine, count: usize) -> Value {
 }
 
 #[tokio::test]
+async fn the_journal_is_measured_and_shortened() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    machine
+        .runs(&["send", "test", "say hello"])
+        .await
+        .succeeds();
+    let report = machine.runs(&["journal", "report", "--json"]).await.json();
+    let (last, events) = (&report["last_seq"], &report["events"]);
+    assert_eq!(report["first_seq"], 1);
+    assert_eq!(last, events);
+    let cut = last.as_u64().unwrap();
+    let pruned = machine
+        .runs(&["journal", "prune", "--before", &cut.to_string(), "--json"])
+        .await
+        .json();
+    assert_eq!(pruned["events"], cut - 1);
+    assert_eq!(pruned["first_seq"], cut);
+    let stderr = machine.runs(&["journal", "prune"]).await.fails(2);
+    assert!(stderr.contains("--older-than"), "{stderr}");
+}
+
+#[tokio::test]
 async fn questions_and_approvals_wait_for_a_person() {
     let machine = Machine::with_test_agent();
     let _daemon = machine.up().await;
     let send = machine.begins(&["send", "test", "ask"]);
     machine.sees("ask_user", 1).await;
+    let asks = machine.runs(&["asks", "--json"]).await.json();
+    assert_eq!(asks[0]["session"], 1);
+    assert_eq!(asks[0]["questions"][0]["question"], "Which colour?");
+    assert_eq!(asks[0]["questions"][0]["options"][0]["label"], "red");
     machine.runs(&["reply", "1", "blue"]).await.succeeds();
+    let none = machine.runs(&["asks"]).await;
+    assert_eq!(none.stderr, "nobody waits for an answer\n");
     let finished = send.ends().await;
     assert!(
         finished

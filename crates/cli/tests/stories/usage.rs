@@ -47,6 +47,8 @@ async fn without_a_daemon_every_client_command_says_how_to_start_one() {
         &["cron", "ls"],
         &["queue", "ls"],
         &["approvals"],
+        &["asks"],
+        &["journal", "report"],
         &["agents"],
         &["agent", "logs", "x"],
     ] {
