@@ -13,6 +13,10 @@ use anyhow::Context;
 mod cases;
 mod harness;
 
+// As in the `quintet` program, and for every contender in this process.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const USAGE: &str = "\
 usage: bench/run NAME [--rounds N] [--only VARIANT]
 
