@@ -16,6 +16,10 @@ use super::database::{self, ReplicaDatabase};
 
 /// Bytes that are copied or hashed at once.
 const AT_ONCE: usize = 8 << 20;
+/// Bytes that are copied through memory at once: they stay in a core's cache.
+const BUFFER: usize = 512 << 10;
+/// How many of those are on their way.
+const BUFFERS: usize = 4;
 /// Bytes that are looked for at the same place of the old version, at most.
 const LOOK_IN_PLACE: u64 = 64 << 20;
 
@@ -152,6 +156,9 @@ impl Assembly {
     fn copy_and_hash(&self) -> io::Result<ContentHash> {
         let new = self.temporary.file()?;
         let size = self.manifest.total_size;
+        if !shares_blocks(new) {
+            return self.copy_through_memory(new, size);
+        }
         std::thread::scope(|scope| {
             let (tell, in_place) = mpsc::channel();
             let hashing = scope.spawn(move || hash_behind(new, size, &in_place));
@@ -166,6 +173,83 @@ impl Assembly {
                 .map_err(|_| io::Error::other("the hashing thread failed"))?
         })
     }
+}
+
+impl Assembly {
+    /// The same where a copy is a copy: what is read of an old version is written
+    /// and hashed from the same memory.
+    fn copy_through_memory(&self, new: &File, size: u64) -> io::Result<ContentHash> {
+        std::thread::scope(|scope| {
+            let (send, filled) = mpsc::sync_channel::<(Vec<u8>, usize)>(BUFFERS);
+            let (give_back, used) = mpsc::channel();
+            let hashing = scope.spawn(move || {
+                let mut hasher = blake3::Hasher::new();
+                while let Ok((bytes, length)) = filled.recv() {
+                    hasher.update(bytes.get(..length).unwrap_or_default());
+                    // Nobody needs it once everything is read.
+                    let _ = give_back.send(bytes);
+                }
+                ContentHash::from_bytes(*hasher.finalize().as_bytes())
+            });
+            let mut free = vec![Vec::new(); BUFFERS];
+            let mut copies = self.copies.iter().peekable();
+            let mut offset = 0;
+            while offset < size {
+                while copies
+                    .next_if(|copy| copy.to + copy.length <= offset)
+                    .is_some()
+                {}
+                let mut bytes = free.pop().or_else(|| used.recv().ok()).unwrap_or_default();
+                bytes.resize(BUFFER, 0);
+                let read = self.read_next(new, copies.peek().copied(), offset, size, &mut bytes)?;
+                if read == 0 {
+                    break;
+                }
+                offset += read as u64;
+                drop(send.send((bytes, read)));
+            }
+            drop(send);
+            hashing
+                .join()
+                .map_err(|_| io::Error::other("the hashing thread failed"))
+        })
+    }
+
+    /// Reads what comes at an offset of the new file, from where it is taken from.
+    fn read_next(
+        &self,
+        new: &File,
+        copy: Option<&Copy>,
+        offset: u64,
+        size: u64,
+        bytes: &mut [u8],
+    ) -> io::Result<usize> {
+        let up_to = |end: u64| usize::try_from(end - offset).unwrap_or(BUFFER).min(BUFFER);
+        if let Some(copy) = copy.filter(|copy| copy.to <= offset)
+            && let Some(old) = self.old.get(copy.old)
+        {
+            let some = up_to(copy.to + copy.length);
+            let part = bytes.get_mut(..some).unwrap_or_default();
+            let read = old.read_at(part, copy.from + (offset - copy.to))?;
+            if read > 0 {
+                new.write_all_at(part.get(..read).unwrap_or_default(), offset)?;
+                return Ok(read);
+            }
+            // The old file is shorter than it was; the hash of the whole will tell.
+        }
+        let next = copy.filter(|copy| copy.to > offset);
+        let some = up_to(next.map_or(size, |copy| copy.to.min(size)));
+        new.read_at(bytes.get_mut(..some).unwrap_or_default(), offset)
+    }
+}
+
+/// Whether copies within the file system share their blocks until one is
+/// written to. Elsewhere `copy_file_range` goes page by page, and is slow.
+fn shares_blocks(file: &File) -> bool {
+    const BTRFS: i64 = 0x9123_683e;
+    const XFS: i64 = 0x5846_5342;
+    let kind = rustix::fs::fstatfs(file).map(|stat| stat.f_type);
+    matches!(kind, Ok(BTRFS | XFS))
 }
 
 /// Hashes a file with all cores, up to where it is in place; all of it is once
