@@ -1,12 +1,13 @@
 //! The conversation in a real terminal.
 
 use std::num::NonZeroU16;
+use std::path::Path;
 
 use pty_process::{Pty, Size};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Child;
 
-use crate::harness::{Machine, within};
+use crate::harness::{Finished, Machine, within};
 
 const ROWS: NonZeroU16 = NonZeroU16::new(30).unwrap();
 const COLUMNS: NonZeroU16 = NonZeroU16::new(80).unwrap();
@@ -20,9 +21,13 @@ struct Person {
 
 impl Person {
     fn opens(machine: &Machine, arguments: &[&str]) -> Self {
+        Self::opens_program(env!("CARGO_BIN_EXE_quintet").as_ref(), machine, arguments)
+    }
+
+    fn opens_program(program: &Path, machine: &Machine, arguments: &[&str]) -> Self {
         let (pty, pts) = pty_process::open().unwrap();
         pty.resize(Size::new(ROWS.get(), COLUMNS.get())).unwrap();
-        let child = pty_process::Command::new(env!("CARGO_BIN_EXE_quintet"))
+        let child = pty_process::Command::new(program)
             .args(arguments)
             .env_clear()
             .env("HOME", machine.path())
@@ -132,4 +137,36 @@ async fn a_conversation_survives_the_terminal_and_the_daemon() {
         machine.runs(&["sessions", "--json"]).await.json()[0]["messages"],
         3
     );
+}
+
+/// The released command line of the original protocol; `install-peers.sh` installs it.
+const CRABTALK: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../.cache/crabtalk/bin/crabtalk"
+);
+
+#[tokio::test]
+async fn the_original_command_line_talks_to_the_daemon() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up_with(&["--crabtalk-compat"]).await;
+    let mut reload = machine.program(CRABTALK);
+    reload.args(["daemon", "reload"]);
+    assert_eq!(Finished::of(reload).await.succeeds(), "daemon reloaded\n");
+
+    let attach = ["attach", "--agent", "test"];
+    let mut person = Person::opens_program(CRABTALK.as_ref(), &machine, &attach);
+    person.sees("Ctrl+D to exit").await;
+    person.types("say hello there\r").await;
+    person.sees("⏺ hello there").await;
+    machine.sees("turn_ended", 1).await;
+    person.types("ask\r").await;
+    person.sees("Which colour?").await;
+    // The arrow down chooses, and this client sends its answers as JSON.
+    person.types("\u{1b}[B\r").await;
+    person.sees("Review your answers").await;
+    person.types("\r").await;
+    person.sees(r#"you said {"Which colour?":"blue"}"#).await;
+    let sessions = machine.runs(&["sessions", "--json"]).await.json();
+    assert_eq!(sessions[0]["messages"], 2, "one session, two messages");
+    person.leaves().await;
 }
