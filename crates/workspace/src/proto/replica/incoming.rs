@@ -217,8 +217,12 @@ impl ReplicaCore {
                 return;
             }
             if matches!(old.state, State::Applying) {
+                let (sequence, announced) = (incoming.sequence, incoming.announced);
                 if let Some(older) = self.superseding.insert(path, incoming) {
                     self.drop_sequence(&older);
+                }
+                if announced {
+                    self.outstanding.insert(sequence);
                 }
                 return;
             }
@@ -493,6 +497,10 @@ impl ReplicaCore {
                 }
                 outcome if incoming.announced && !self.is_from_now(&incoming) => {
                     self.drop_sequence(&incoming);
+                    // Announced again already: what follows must not take it for in place.
+                    if let Some(next) = self.superseding.get(&path) {
+                        self.outstanding.insert(next.sequence);
+                    }
                     if let ApplyOutcome::Diverged(change) = outcome {
                         self.local_changes(vec![change]);
                     }
