@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use quintet_control::Client;
 use quintet_control::wire::{JournalPruneMsg, JournalReport, journal_prune_msg::Keep};
 use quintet_runtime::config::units::parse_duration;
@@ -30,18 +30,14 @@ pub(crate) enum JournalCommand {
 ///
 /// Numbers are never used again, and what is still pending stays pending.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true))]
 pub(crate) struct PruneArgs {
     /// Remove the events below this number
-    #[arg(
-        long,
-        value_name = "SEQ",
-        required_unless_present = "older_than",
-        conflicts_with = "older_than"
-    )]
+    #[arg(long, value_name = "SEQ", group = "which")]
     before: Option<u64>,
 
     /// Remove the events older than this: 30d, 12h
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, group = "which")]
     older_than: Option<Duration>,
 
     #[command(flatten)]
