@@ -89,7 +89,11 @@ impl FrontDoor {
         ] {
             symlink(&stand_in, door.path(&format!("bin/{name}"))).unwrap();
         }
-        for script in ["crates/sandbox/tests/install-peers.sh", "web/check"] {
+        for script in [
+            "crates/sandbox/tests/install-peers.sh",
+            "crates/cli/tests/install-peers.sh",
+            "web/check",
+        ] {
             symlink(&stand_in, door.path(script)).unwrap();
         }
         door
