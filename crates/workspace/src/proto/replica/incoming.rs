@@ -498,7 +498,9 @@ impl ReplicaCore {
                 outcome if incoming.announced && !self.is_from_now(&incoming) => {
                     self.drop_sequence(&incoming);
                     // Announced again already: what follows must not take it for in place.
-                    if let Some(next) = self.superseding.get(&path) {
+                    if let Some(next) = self.superseding.get(&path)
+                        && next.announced
+                    {
                         self.outstanding.insert(next.sequence);
                     }
                     if let ApplyOutcome::Diverged(change) = outcome {
