@@ -340,6 +340,10 @@ impl Fetches {
         let Some(want) = self.wants.get_mut(hash) else {
             return Ok(());
         };
+        if !matches!(want.state, State::Finishing(_)) {
+            // Of an earlier connection; this one has begun to put it together anew.
+            return Ok(());
+        }
         match finish {
             Finish::Right => {
                 self.wants.remove(hash);

@@ -96,6 +96,11 @@ impl ReplicaCore {
                     heartbeats: 1,
                 };
             }
+            // A whole tree that ends with deletions, which it leaves out, or a master that can't
+            // go on from what it sent: to ask again is right in both cases.
+            Phase::CatchingUp { .. } if sequence > self.announced => {
+                self.catch_up_again(if self.resyncing { 0 } else { self.applied });
+            }
             Phase::CatchingUp { .. } => self.end_catch_up(sequence),
             Phase::Live if sequence > self.received => self.catch_up_again(self.received),
             Phase::Live if sequence < self.received => self.full_resync(),
