@@ -128,7 +128,8 @@ async fn session_behind(machine: &Machine, http: &str, budget: usize) -> (Way, R
         &way.url,
     ];
     let worker = Running::start_with_talk(machine, &arguments);
-    let mut events = Running::start(machine.quintet(&["events", "--json", "--follow"]));
+    let mut events =
+        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
     loop {
         let row: Value = serde_json::from_str(&events.line().await).unwrap();
         if row["kind"] == "worker_online" && row["data"]["worker"] == "box" {

@@ -24,7 +24,8 @@ async fn worker(machine: &Machine, id: &str, root: &Path) -> Running {
     let root = root.to_str().unwrap();
     let arguments = ["worker", "--daemon-id", id, "--root", root];
     let running = Running::start_with_talk(machine, &arguments);
-    let mut events = Running::start(machine.quintet(&["events", "--json", "--follow"]));
+    let mut events =
+        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
     loop {
         let row: Value = serde_json::from_str(&events.line().await).unwrap();
         if row["kind"] == "worker_online" && row["data"]["worker"] == id {
