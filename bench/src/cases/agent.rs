@@ -70,6 +70,7 @@ fn races() -> anyhow::Result<Vec<Race>> {
                     script("python3", "python_pipe.py", "echo", TRIPS)
                 }),
                 Contender::new("bare socket, JSON frames", || bare::echo(TRIPS)),
+                Contender::new("bare socket, under tokio", || bare::echo_async(TRIPS)),
             ],
         },
     ])

@@ -18,6 +18,7 @@ pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
             match *mode {
                 "flood" => bare_flood(stream, count.parse()?),
                 "echo" => bare_echo(stream, count.parse()?),
+                "echo-async" => one_thread()?.block_on(bare_echo_async(stream, count.parse()?)),
                 other => anyhow::bail!("unknown mode {other}"),
             }
         }
@@ -46,10 +47,13 @@ impl Agent for Flood {
 fn agent() -> anyhow::Result<()> {
     let env = AgentEnv::from_lookup(|name| std::env::var(name).ok())
         .context("started by a supervisor")?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    Ok(one_thread()?.block_on(sdk::run(env, Flood))?)
+}
+
+fn one_thread() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?;
-    Ok(runtime.block_on(sdk::run(env, Flood))?)
+        .build()
 }
 
 fn bare_flood(mut stream: UnixStream, count: u64) -> anyhow::Result<()> {
@@ -70,6 +74,16 @@ fn bare_echo(mut stream: UnixStream, count: u64) -> anyhow::Result<()> {
         let message = bare::read(&mut reader)?;
         let done = serde_json::json!({ "type": "complete", "message_id": message["id"] });
         bare::write(&mut stream, &done)?;
+    }
+    Ok(())
+}
+
+async fn bare_echo_async(stream: UnixStream, count: u64) -> anyhow::Result<()> {
+    let mut far = bare::Async::new(stream)?;
+    for _ in 0..count {
+        let message = far.read().await?;
+        let done = serde_json::json!({ "type": "complete", "message_id": message["id"] });
+        far.write(&done).await?;
     }
     Ok(())
 }
