@@ -9,8 +9,9 @@ use std::io::Write;
 mod report;
 mod stats;
 
-use report::Row;
-use stats::{Spread, ratios};
+pub(crate) use report::{Failure, Line, Row, short};
+pub(crate) use stats::Spread;
+use stats::ratios;
 
 /// One measurement: contenders that do the same work. The first is ours.
 pub(crate) struct Race {
@@ -53,44 +54,65 @@ pub(crate) fn run(
     anyhow::ensure!(rounds > 0, "at least one round is needed");
     for mut race in races {
         let samples = samples(&mut race.contenders, rounds)?;
-        let rows = rows(case, &race, &samples);
-        report::table(&rows, talk)?;
-        report::json_lines(&rows, data)?;
+        let lines = lines(case, &race, &samples);
+        report::table(&lines, talk)?;
+        report::json_lines(&lines, data)?;
     }
     Ok(())
 }
 
+/// The rates of a contender's rounds, or why a peer has none.
+type Rates = Result<Vec<f64>, String>;
+
 /// The rate of every contender in every round, after one round that only warms up.
-fn samples(contenders: &mut [Contender], rounds: usize) -> anyhow::Result<Vec<Vec<f64>>> {
-    let mut samples = vec![Vec::with_capacity(rounds); contenders.len()];
-    for contender in contenders.iter_mut() {
-        (contender.round)()?;
-    }
-    for round in 0..rounds {
+///
+/// A peer that fails is out of the race, and the others go on; ours must not.
+fn samples(contenders: &mut [Contender], rounds: usize) -> anyhow::Result<Vec<Rates>> {
+    let mut samples: Vec<Rates> = vec![Ok(Vec::with_capacity(rounds)); contenders.len()];
+    // The first round is not counted.
+    for round in 0..=rounds {
         for turn in 0..contenders.len() {
-            let who = (round + turn) % contenders.len();
-            samples[who].push((contenders[who].round)()?);
+            let who = (round.saturating_sub(1) + turn) % contenders.len();
+            let Ok(rates) = &mut samples[who] else {
+                continue;
+            };
+            match (contenders[who].round)() {
+                Ok(rate) if round > 0 => rates.push(rate),
+                Ok(_) => {}
+                Err(error) if who == 0 => return Err(error),
+                Err(error) => samples[who] = Err(format!("{error:#}")),
+            }
         }
     }
     Ok(samples)
 }
 
-fn rows(case: &str, race: &Race, samples: &[Vec<f64>]) -> Vec<Row> {
+fn lines(case: &str, race: &Race, samples: &[Rates]) -> Vec<Line> {
+    let ours = samples.first().and_then(|rates| rates.as_ref().ok());
     let contenders = race.contenders.iter().zip(samples).enumerate();
-    contenders
-        .map(|(index, (contender, mine))| Row {
+    let line = |(index, (contender, rates)): (usize, (&Contender, &Rates))| match rates {
+        Err(failed) => Line::Failed(Failure {
             case: case.to_owned(),
             variant: race.variant.clone(),
-            contender: contender.name,
-            unit: race.unit,
+            contender: contender.name.to_owned(),
+            failed: failed.clone(),
+        }),
+        Ok(mine) => Line::Measured(Row {
+            case: case.to_owned(),
+            variant: race.variant.clone(),
+            contender: contender.name.to_owned(),
+            unit: race.unit.to_owned(),
             rounds: mine.len(),
             rate: Spread::of(mine),
             bytes_per_second: race
                 .bytes_each
                 .map(|bytes| Spread::of(mine).scaled(bytes as f64)),
-            ours_to_this: (index > 0).then(|| Spread::of(&ratios(&samples[0], mine))),
-        })
-        .collect()
+            ours_to_this: ours
+                .filter(|_| index > 0)
+                .map(|ours| Spread::of(&ratios(ours, mine))),
+        }),
+    };
+    contenders.map(line).collect()
 }
 
 /// Times `work`, which does `units` of it.
@@ -142,22 +164,25 @@ mod tests {
     fn the_ratio_is_taken_within_a_round() {
         let mut race = race(&Rc::default());
         let samples = samples(&mut race.contenders, 3).unwrap();
-        let rows = rows("case", &race, &samples);
+        let lines = lines("case", &race, &samples);
+        let [Line::Measured(ours), Line::Measured(peer)] = lines.as_slice() else {
+            panic!("{lines:?}");
+        };
         assert_eq!(
-            rows[0].rate,
+            ours.rate,
             Spread {
                 min: 140.0,
                 median: 160.0,
                 max: 180.0
             }
         );
-        assert_eq!(rows[0].ours_to_this, None);
+        assert_eq!(ours.ours_to_this, None);
         let twice = Spread {
             min: 2.0,
             median: 2.0,
             max: 2.0,
         };
-        assert_eq!(rows[1].ours_to_this, Some(twice));
+        assert_eq!(peer.ours_to_this, Some(twice));
     }
 
     #[test]
@@ -189,10 +214,35 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_contender_fails_the_run() {
+    fn a_peer_that_fails_is_out_and_the_others_go_on() {
         let mut race = race(&Rc::default());
         race.contenders
-            .push(Contender::new("broken", || anyhow::bail!("no answer")));
+            .insert(1, Contender::new("broken", || anyhow::bail!("no answer")));
+        let (mut talk, mut data) = (Vec::new(), Vec::new());
+        run("case", vec![race], 3, &mut talk, &mut data).unwrap();
+        let data = String::from_utf8(data).unwrap();
+        let lines: Vec<Line> = data
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let [
+            Line::Measured(ours),
+            Line::Failed(broken),
+            Line::Measured(peer),
+        ] = lines.as_slice()
+        else {
+            panic!("{data}");
+        };
+        assert_eq!(broken.failed, "no answer");
+        assert_eq!((ours.rounds, peer.rounds), (3, 3));
+        assert!(String::from_utf8(talk).unwrap().contains("no answer"));
+    }
+
+    #[test]
+    fn ours_must_not_fail() {
+        let mut race = race(&Rc::default());
+        race.contenders
+            .insert(0, Contender::new("ours", || anyhow::bail!("no answer")));
         let error = run("case", vec![race], 1, &mut Vec::new(), &mut Vec::new()).unwrap_err();
         assert_eq!(error.to_string(), "no answer");
     }

@@ -5,20 +5,21 @@
 //! that the work was done.
 
 use std::env;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
 
 mod cases;
+mod document;
+mod goals;
 mod harness;
-
-// As in the `quintet` program, and for every contender in this process.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "\
 usage: bench/run NAME [--rounds N] [--only VARIANT]
+       bench/run all [--rounds N]    every case, into docs/benchmarks/results.jsonl, then the document
+       bench/run document            docs/benchmarks.md and its plots from the results of the last `all`
 
   --rounds N       measured rounds, 9 unless told; odd, so that the median is one that happened
   --only VARIANT   only the variants whose name holds this
@@ -43,9 +44,17 @@ fn main() -> anyhow::Result<ExitCode> {
         cases::agent::child::run(&words)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(case) = cases::ALL.iter().find(|case| case.name == name) else {
+    if name == "document" {
+        document::write()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let wanted: Vec<_> = cases::ALL
+        .iter()
+        .filter(|case| name == "all" || case.name == name)
+        .collect();
+    if wanted.is_empty() {
         return usage();
-    };
+    }
     let mut rounds = ROUNDS;
     let mut only = String::new();
     while let Some(flag) = args.next() {
@@ -57,16 +66,29 @@ fn main() -> anyhow::Result<ExitCode> {
             _ => return usage(),
         }
     }
-    let mut races = (case.races)()?;
-    races.retain(|race| race.variant.contains(&only));
-    harness::run(
-        case.name,
-        races,
-        rounds,
-        &mut io::stderr(),
-        &mut io::stdout(),
-    )?;
+    let mut data: Box<dyn Write> = match name.as_str() {
+        "all" => Box::new(results()?),
+        _ => Box::new(io::stdout()),
+    };
+    for case in wanted {
+        let mut races = (case.races)()?;
+        races.retain(|race| race.variant.contains(&only));
+        harness::run(case.name, races, rounds, &mut io::stderr(), &mut data)?;
+    }
+    if name == "all" {
+        document::write()?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file of a whole run, which says first where it was.
+fn results() -> anyhow::Result<File> {
+    let path = document::results_file();
+    fs::create_dir_all(path.parent().context("a file in a folder")?)?;
+    let mut file = File::create(path)?;
+    let machine = serde_json::json!({ "machine": document::machine() });
+    writeln!(file, "{machine}")?;
+    Ok(file)
 }
 
 fn usage() -> anyhow::Result<ExitCode> {

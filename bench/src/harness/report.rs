@@ -2,37 +2,54 @@
 
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::stats::Spread;
 
+/// What came out for one contender of one race.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Line {
+    Measured(Row),
+    Failed(Failure),
+}
+
 /// One contender's result in one race.
-#[derive(Debug, Serialize)]
-pub(super) struct Row {
-    pub(super) case: String,
-    pub(super) variant: String,
-    pub(super) contender: &'static str,
-    pub(super) unit: &'static str,
-    pub(super) rounds: usize,
-    pub(super) rate: Spread,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) bytes_per_second: Option<Spread>,
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) case: String,
+    pub(crate) variant: String,
+    pub(crate) contender: String,
+    pub(crate) unit: String,
+    pub(crate) rounds: usize,
+    pub(crate) rate: Spread,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_second: Option<Spread>,
     /// Our rate divided by this contender's, round by round; above 1 ours is faster.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ours_to_this: Option<Spread>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ours_to_this: Option<Spread>,
+}
+
+/// A peer that did not do the work.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    pub(crate) case: String,
+    pub(crate) variant: String,
+    pub(crate) contender: String,
+    pub(crate) failed: String,
 }
 
 /// Writes one object a line.
-pub(super) fn json_lines(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
-    for row in rows {
-        writeln!(out, "{}", serde_json::to_string(row)?)?;
+pub(super) fn json_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+    for line in lines {
+        writeln!(out, "{}", serde_json::to_string(line)?)?;
     }
     Ok(())
 }
 
-/// Writes the rows of one race.
-pub(super) fn table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
-    let Some(first) = rows.first() else {
+/// Writes the lines of one race.
+pub(super) fn table(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+    let Some(Line::Measured(first)) = lines.first() else {
         return Ok(());
     };
     let title = format!("{} {}, {}", first.case, first.variant, first.unit);
@@ -41,7 +58,16 @@ pub(super) fn table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
         "\n{title:<46} {:>9} {:>9} {:>9}  {:>9}   ours/this (min median max)",
         "min", "median", "max", "bytes/s"
     )?;
-    for row in rows {
+    for line in lines {
+        let row = match line {
+            Line::Measured(row) => row,
+            Line::Failed(Failure {
+                contender, failed, ..
+            }) => {
+                writeln!(out, "  {contender:<44} failed: {failed}")?;
+                continue;
+            }
+        };
         let rate = row.rate;
         let bytes = row
             .bytes_per_second
@@ -62,7 +88,7 @@ pub(super) fn table(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Three digits and a unit: `12.3 k`, `4.56 M`.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     let (scaled, suffix) = match value {
         v if v >= 1e9 => (v / 1e9, " G"),
         v if v >= 1e6 => (v / 1e6, " M"),
