@@ -20,10 +20,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-// A daemon is many small, short-lived messages on several threads.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
