@@ -22,6 +22,7 @@ mod isolate_exec;
 mod jobs;
 mod journal;
 mod kill;
+mod man;
 pub(crate) mod pair;
 mod ping;
 mod policy;
@@ -63,6 +64,7 @@ pub(crate) enum Command {
     #[command(flatten)]
     Ask(AskCommand),
     Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
     #[command(subcommand, hide = true)]
     AgentRun(agent_run::AgentRunCommand),
     #[command(hide = true)]
@@ -141,6 +143,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, CommandError> {
         Command::Workspace(command) => many_threads(workspace::run(&context(&global)?, command)),
         Command::Ask(command) => one_thread(ask(&context(&global)?, command)),
         Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
         // An agent's process has its world in its environment, and perhaps no home folder.
         Command::AgentRun(command) => one_thread(agent_run::run(command)),
         Command::IsolateExec(args) => Ok(isolate_exec::run(args)),
