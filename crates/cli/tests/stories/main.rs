@@ -10,6 +10,7 @@ mod coherent;
 mod crash;
 mod cut;
 mod daemon;
+mod guide;
 mod harness;
 mod peer;
 mod talk;
