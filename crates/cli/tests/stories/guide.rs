@@ -72,13 +72,7 @@ impl Page {
             Some(beneath) => self.machine.path().join(beneath),
             None => self.machine.path().join(file),
         };
-        let text = lines
-            .join("\n")
-            .replace(
-                "/path/to/examples",
-                repository().join("examples").to_str().unwrap(),
-            )
-            .replace("/path/to", self.machine.path().to_str().unwrap());
+        let text = self.with_paths(&lines.join("\n"));
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let mut file = fs::OpenOptions::new()
             .create(true)
@@ -88,8 +82,16 @@ impl Page {
         writeln!(file, "\n{text}").unwrap();
     }
 
+    /// `/path/to` is the repository where it is followed by a folder of it, else this machine.
+    fn with_paths(&self, text: &str) -> String {
+        let examples = repository().join("examples");
+        text.replace("/path/to/examples", examples.to_str().unwrap())
+            .replace("/path/to", self.machine.path().to_str().unwrap())
+    }
+
     async fn types(&mut self, step: &Step) {
-        let printed = match step.command.strip_suffix('&') {
+        let command = self.with_paths(&step.command);
+        let printed = match command.strip_suffix('&') {
             Some(command) => {
                 let mut running = Running::start(self.shell(&format!("exec {command}")));
                 let mut printed = Vec::new();
@@ -101,7 +103,7 @@ impl Page {
                 printed
             }
             None => {
-                let finished = Finished::of(self.shell(&step.command)).await;
+                let finished = Finished::of(self.shell(&command)).await;
                 assert_eq!(
                     finished.code,
                     Some(0),
@@ -289,29 +291,31 @@ async fn example_agents() {
     assert!(Page::open("examples/agents/README.md").plays().await >= 3);
 }
 
+#[tokio::test]
+async fn example_programs() {
+    assert!(Page::open("examples/programs/README.md").plays().await >= 5);
+}
+
+/// The pages of both folders are played above.
 #[test]
 fn every_example_is_on_a_page_that_is_run() {
-    let page = fs::read_to_string(repository().join("examples/agents/README.md")).unwrap();
-    let configured: Vec<String> = blocks(&page)
-        .into_iter()
-        .filter(|(_, lines)| file_named(lines).is_some())
-        .map(|(_, lines)| lines.join("\n"))
-        .collect();
     for folder in fs::read_dir(repository().join("examples")).unwrap() {
-        for file in fs::read_dir(folder.unwrap().path()).unwrap() {
-            let file = file.unwrap().path();
-            let name = file
-                .strip_prefix(repository())
-                .unwrap()
-                .to_str()
-                .unwrap()
-                .to_owned();
-            if !name.ends_with("README.md") {
-                let run = configured
-                    .iter()
-                    .any(|text| text.contains(&format!("/path/to/{name}\"")));
-                assert!(run, "{name} is not run by examples/agents/README.md");
-            }
+        let folder = folder.unwrap().path();
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        assert!(["agents", "programs"].contains(&name), "{name} is not run");
+        let page = fs::read_to_string(folder.join("README.md")).unwrap();
+        let run: String = blocks(&page)
+            .into_iter()
+            .filter(|(language, lines)| language == "console" || file_named(lines).is_some())
+            .flat_map(|(_, lines)| lines)
+            .collect();
+        for file in fs::read_dir(&folder).unwrap() {
+            let file = file.unwrap().file_name().into_string().unwrap();
+            let path = format!("/path/to/examples/{name}/{file}");
+            assert!(
+                file == "README.md" || run.contains(&path),
+                "{path} is not run"
+            );
         }
     }
 }
@@ -334,6 +338,7 @@ fn every_page_is_in_the_index_and_every_link_leads_somewhere() {
     let pages = pages.chain([
         repository().join("README.md"),
         repository().join("examples/agents/README.md"),
+        repository().join("examples/programs/README.md"),
     ]);
     for page in pages.filter(|page| page.extension().is_some_and(|it| it == "md")) {
         let text = fs::read_to_string(&page).unwrap();
