@@ -27,6 +27,19 @@ struct Wire {
     delegate: Option<String>,
 }
 
+impl Wire {
+    /// What another arm of the same variant writes as well.
+    fn add(&mut self, other: Self) {
+        self.kinds = other.kinds;
+        self.delegate = other.delegate;
+        for field in other.fields {
+            if !self.fields.iter().any(|known| known.names == field.names) {
+                self.fields.push(field);
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Field {
     /// One name, or one a dialect.
@@ -49,13 +62,16 @@ pub(super) fn encoded(
     let arms = first_match(body).ok_or_else(|| format!("the encoder of {name} has no match"))?;
     let mut page = heading(&item.ident, &item.attrs);
     for variant in &item.variants {
-        let arm = arms
-            .arms
-            .iter()
-            .find(|arm| variant_of(&arm.pat) == Some(variant.ident.to_string()));
-        let arm = arm.ok_or_else(|| format!("{name}::{} is not encoded", variant.ident))?;
         let mut wire = Wire::default();
-        walk(types, &arm.body, &mut wire)?;
+        // A variant may have several arms: what is left out where it is absent is in one of them.
+        for arm in arms.arms.iter().filter(|arm| is_of(&arm.pat, variant)) {
+            let mut one = Wire::default();
+            walk(types, &arm.body, &mut one)?;
+            wire.add(one);
+        }
+        if wire.kinds.is_empty() && wire.delegate.is_none() {
+            return Err(format!("{name}::{} is not encoded", variant.ident));
+        }
         if let Some(function) = wire.delegate.take() {
             let block = &function_named(encoder, &function)?.block;
             // An encoder with a match of its own is listed by itself.
@@ -67,9 +83,6 @@ pub(super) fn encoded(
                 );
                 continue;
             }
-        }
-        if wire.kinds.is_empty() {
-            return Err(format!("no type is written for {name}::{}", variant.ident));
         }
         let _ = writeln!(
             page,
@@ -198,6 +211,10 @@ fn variant_of(pattern: &Pat) -> Option<String> {
         _ => return None,
     };
     Some(path.segments.last()?.ident.to_string())
+}
+
+fn is_of(pattern: &Pat, variant: &Variant) -> bool {
+    variant_of(pattern).is_some_and(|name| variant.ident == name)
 }
 
 /// Walks a whole body; true when it has an arm a variant, and so is an encoder of its own.
@@ -348,6 +365,11 @@ pub enum Sent {
         /// The bytes.
         data: Bytes,
     },
+    /// Still here.
+    Beat {
+        /// How busy.
+        load: Option<u8>,
+    },
     /// Wrong.
     Error(Wrong),
 }
@@ -368,6 +390,8 @@ impl Sent {
                     .base64("data", data)
                     .finish()
             }
+            Self::Beat { load: None } => Object::new("beat").finish(),
+            Self::Beat { load } => Object::new("beat").field("load", load).finish(),
             Self::Error(error) => encode_error(error),
         }
     }
@@ -410,6 +434,8 @@ What is sent.
 - `input` or `session_input`: Typed.
   - `session_id`, text: Where.
   - `data`, base64: The bytes.
+- `beat`: Still here.
+  - `load`, u8 or absent: How busy.
 - `error`: Wrong.
   - `message`
 
