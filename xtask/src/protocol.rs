@@ -128,7 +128,7 @@ const PLANES: &[Plane] = &[
             Part::Types(
                 "crates/sandbox/src/proto/message.rs",
                 Form::Json,
-                &["ErrorMessage", "Metadata", "SnapshotInfo"],
+                &["ErrorMessage", "Load", "Metadata", "SnapshotInfo"],
             ),
             Part::Heading("Version 2: frames"),
             Part::Module("crates/sandbox/src/proto/frame.rs"),

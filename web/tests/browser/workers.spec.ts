@@ -19,6 +19,9 @@ test("workers with state, load and labels; a session on one of them; its termina
     "zone=attic",
   ]);
   await expect(box.getByText("0 commands running")).toBeVisible();
+  // With the worker's next heartbeat.
+  await expect(box.getByLabel("CPU")).toBeVisible({ timeout: 30_000 });
+  await expect(box.getByLabel("Memory")).toBeVisible();
 
   const message = "pwd; printf made-there > made.txt";
   const session = await newSession(page, { agent: "shell", worker: "box", message });

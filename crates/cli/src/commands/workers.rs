@@ -32,6 +32,15 @@ struct Row {
     state: String,
     protocol: String,
     running: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    load: Option<Load>,
+}
+
+/// In percent.
+#[derive(Debug, Serialize)]
+struct Load {
+    cpu: u32,
+    memory: u32,
 }
 
 pub(crate) async fn run(context: &Context, args: &WorkersArgs) -> Result<ExitCode, CommandError> {
@@ -44,7 +53,8 @@ pub(crate) async fn run(context: &Context, args: &WorkersArgs) -> Result<ExitCod
 
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
-        "ID", "STATE", "RUNNING", "HOST", "SYSTEM", "PROTOCOL", "VERSION", "LABELS",
+        "ID", "STATE", "RUNNING", "CPU", "MEMORY", "HOST", "SYSTEM", "PROTOCOL", "VERSION",
+        "LABELS",
     ]);
     for row in rows {
         let labels: Vec<String> = row
@@ -52,10 +62,16 @@ fn table(rows: &[Row]) -> Table {
             .iter()
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
+        let percent = |value: fn(&Load) -> u32| match &row.load {
+            Some(load) => format!("{} %", value(load)),
+            None => String::new(),
+        };
         table.row([
             row.id.clone(),
             row.state.clone(),
             row.running.to_string(),
+            percent(|load| load.cpu),
+            percent(|load| load.memory),
             row.hostname.clone(),
             format!("{}/{}", row.platform, row.arch),
             row.protocol.clone(),
@@ -78,6 +94,10 @@ impl From<WorkerInfo> for Row {
             state: info.state,
             protocol: info.protocol,
             running: info.running,
+            load: info.load.map(|load| Load {
+                cpu: load.cpu,
+                memory: load.memory,
+            }),
         }
     }
 }

@@ -194,7 +194,14 @@ pub(super) fn workers(runtime: &Runtime) -> Value {
         .workers
         .into_iter()
         .map(|worker| {
-            json!({
+            // Parts of one, as the meters of the UI take them.
+            let load = worker.load.map(|load| {
+                json!({
+                    "cpu": f64::from(load.cpu) / 100.0,
+                    "memory": f64::from(load.memory) / 100.0,
+                })
+            });
+            let mut row = json!({
                 "id": worker.id,
                 "hostname": worker.hostname,
                 "platform": worker.platform,
@@ -204,7 +211,11 @@ pub(super) fn workers(runtime: &Runtime) -> Value {
                 "state": worker.state,
                 "protocol": worker.protocol,
                 "running": worker.running,
-            })
+            });
+            if let Some(load) = load {
+                row["load"] = load;
+            }
+            row
         })
         .collect();
     json!({ "workers": rows })

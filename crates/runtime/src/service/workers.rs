@@ -3,7 +3,7 @@
 use futures_util::Stream;
 use quintet_control::wire::{
     Accepted, CommandEvent, CopyMsg, CopyProgress, ExecMsg, JobInfo, JobList, ShellMsg,
-    TokenCreated, TokenInfo, TokenList, WorkerInfo, WorkerList,
+    TokenCreated, TokenInfo, TokenList, WorkerInfo, WorkerList, WorkerLoad,
 };
 use quintet_control::{Answer, ServerError};
 use quintet_sandbox::hub::WorkerStatus;
@@ -36,6 +36,10 @@ impl Runtime {
                     .to_owned(),
                     protocol: info.protocol,
                     running: u32::try_from(info.running).unwrap_or(u32::MAX),
+                    load: info.load.map(|load| WorkerLoad {
+                        cpu: load.cpu.into(),
+                        memory: load.memory.into(),
+                    }),
                 })
                 .collect(),
         }

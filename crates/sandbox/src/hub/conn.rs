@@ -12,7 +12,7 @@ use crate::proto::credit::{ReceiveCredit, SendCredit};
 use crate::proto::frame::{
     Body, End, FailureCode, Frame, FrameKind, HEADER, Open, Opened, Outcome, StreamId,
 };
-use crate::proto::{Dialect, HubToWorker, Names, Protocol, WorkerToHub};
+use crate::proto::{Dialect, HubToWorker, Load, Names, Protocol, WorkerToHub};
 use crate::socket::WsMessage;
 
 /// Messages of one v1 shell or download that wait for their reader; a full queue stops the
@@ -35,6 +35,8 @@ struct Inner {
     routes: Mutex<Routes>,
     dialect: watch::Sender<Option<Dialect>>,
     running: AtomicUsize,
+    /// What the last heartbeat said.
+    load: Mutex<Option<Load>>,
     close: Mutex<Option<oneshot::Sender<(u16, String)>>>,
 }
 
@@ -83,6 +85,7 @@ impl Conn {
             routes: Mutex::default(),
             dialect: watch::Sender::new(known),
             running: AtomicUsize::new(0),
+            load: Mutex::default(),
             close: Mutex::new(Some(close)),
         }))
     }
@@ -97,6 +100,14 @@ impl Conn {
 
     pub(super) fn running(&self) -> usize {
         self.0.running.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn told_load(&self, load: Load) {
+        *lock(&self.0.load) = Some(load);
+    }
+
+    pub(super) fn load(&self) -> Option<Load> {
+        *lock(&self.0.load)
     }
 
     /// Counts a command or shell as running until the guard is dropped.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use super::conn::Conn;
-use crate::proto::Metadata;
+use crate::proto::{Load, Metadata};
 
 /// Workers that are gone and still listed; the longest gone is forgotten first.
 const MAX_OFFLINE: usize = 1024;
@@ -43,6 +43,9 @@ pub struct WorkerInfo {
     pub protocol: String,
     /// Commands and shells that this hub has on it.
     pub running: usize,
+    /// How busy its machine is, when it has said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
 }
 
 /// The table. Its owner guards it.
@@ -164,6 +167,7 @@ impl WorkerInfo {
             state: WorkerStatus::Online,
             protocol: conn.protocol().name().to_owned(),
             running: conn.running(),
+            load: conn.load(),
         }
     }
 }

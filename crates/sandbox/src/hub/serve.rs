@@ -175,6 +175,10 @@ impl Served<'_> {
     async fn event(&mut self, event: HubEvent) -> Result<(), (u16, String)> {
         match event {
             HubEvent::None => Ok(()),
+            HubEvent::Load(load) => {
+                self.conn.told_load(load);
+                Ok(())
+            }
             HubEvent::Register {
                 daemon_id,
                 metadata,
@@ -275,7 +279,7 @@ impl Served<'_> {
                     return;
                 }
             },
-            WorkerToHub::Register { .. } | WorkerToHub::Heartbeat => return,
+            WorkerToHub::Register { .. } | WorkerToHub::Heartbeat { .. } => return,
         };
         let Some(route) = self.conn.route_of(id) else {
             // Whoever asked no longer waits.

@@ -143,7 +143,8 @@ impl WorkerToHub {
                 .field("daemon_id", daemon_id)
                 .field("metadata", metadata)
                 .finish(),
-            Self::Heartbeat => Object::new("heartbeat").finish(),
+            Self::Heartbeat { load: None } => Object::new("heartbeat").finish(),
+            Self::Heartbeat { load } => Object::new("heartbeat").field("load", load).finish(),
             Self::CommandOutput {
                 id,
                 stdout,

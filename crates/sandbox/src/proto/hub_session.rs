@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
-use super::message::{Dialect, HubToWorker, Metadata, WorkerToHub};
+use super::message::{Dialect, HubToWorker, Load, Metadata, WorkerToHub};
 use super::negotiate::Protocol;
 use super::parse::{self, ParseError};
 
@@ -41,6 +41,8 @@ pub enum HubEvent {
         /// Its machine.
         metadata: Metadata,
     },
+    /// How busy the worker's machine is.
+    Load(Load),
     /// A reply or output to route by its id.
     Reply(WorkerToHub),
     /// A fault, to be logged: the first of its kind on this connection.
@@ -99,10 +101,10 @@ impl HubSession {
                     metadata,
                 }
             }
-            WorkerToHub::Heartbeat => {
+            WorkerToHub::Heartbeat { load } => {
                 self.last_heard = now;
                 self.heartbeat();
-                HubEvent::None
+                load.map_or(HubEvent::None, HubEvent::Load)
             }
             // Before registration nothing else means anything: no request can have been sent.
             _ if self.registered.is_none() => HubEvent::None,

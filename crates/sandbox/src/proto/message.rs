@@ -59,6 +59,15 @@ pub struct Metadata {
     pub labels: BTreeMap<String, String>,
 }
 
+/// How busy a worker's machine is, in percent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// Of all processors together, since the heartbeat before.
+    pub cpu: u8,
+    /// Of the memory, what no program could have.
+    pub memory: u8,
+}
+
 /// One snapshot of the released programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotInfo {
@@ -257,7 +266,10 @@ pub enum WorkerToHub {
         metadata: Metadata,
     },
     /// Still here.
-    Heartbeat,
+    Heartbeat {
+        /// Only said in v2.
+        load: Option<Load>,
+    },
     /// A command ended.
     CommandOutput {
         /// Which.

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::json::base64_literal;
 use super::message::{
-    Dialect, ErrorMessage, HubToWorker, IdKey, Metadata, SnapshotInfo, SnapshotReply,
+    Dialect, ErrorMessage, HubToWorker, IdKey, Load, Metadata, SnapshotInfo, SnapshotReply,
     SnapshotRequest, WorkerToHub,
 };
 
@@ -223,7 +223,7 @@ pub fn worker_to_hub(text: &str) -> Result<Incoming<WorkerToHub>, ParseError> {
             },
             None,
         ),
-        "heartbeat" => (WorkerToHub::Heartbeat, None),
+        "heartbeat" => (WorkerToHub::Heartbeat { load: raw.load }, None),
         "command_output" => {
             let (id, dialect) = fields.id(IdKey::Command)?;
             (
@@ -349,6 +349,7 @@ struct Raw<'a> {
     session_id: Option<String>,
     daemon_id: Option<String>,
     metadata: Option<Metadata>,
+    load: Option<Load>,
     success: Option<bool>,
     message: Option<String>,
     reason: Option<String>,

@@ -207,7 +207,7 @@ impl WorkerSession {
             self.unanswered_since.get_or_insert(now);
         }
         self.outgoing
-            .push_back((WorkerToHub::Heartbeat, Dialect::Seed));
+            .push_back((WorkerToHub::Heartbeat { load: None }, Dialect::Seed));
     }
 
     fn acked(&mut self) {

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::job::{JobCommand, failed};
+use super::load::LoadMeter;
 use super::state::{Asker, CommandRequest, ShellRequest, StartError, WorkerState};
 use super::transfer::{COMMANDS, TransferCommand};
 use super::upload::{V1Chunk, V1Upload, V2Upload};
@@ -63,6 +64,7 @@ pub(crate) async fn serve(
         protocol,
         link,
         epoch: Instant::now(),
+        load: LoadMeter::new(),
         uploads: HashMap::new(),
         streams: HashMap::new(),
     };
@@ -108,6 +110,7 @@ struct Connection {
     protocol: Protocol,
     link: Link,
     epoch: Instant,
+    load: LoadMeter,
     uploads: HashMap<String, mpsc::Sender<V1Chunk>>,
     streams: HashMap<StreamId, StreamHandle>,
 }
@@ -188,7 +191,13 @@ impl Connection {
     }
 
     fn send_pending(&mut self) {
-        while let Some((message, dialect)) = self.session.poll_send() {
+        while let Some((mut message, dialect)) = self.session.poll_send() {
+            // The released programs' heartbeat has nothing in it.
+            if let WorkerToHub::Heartbeat { load } = &mut message
+                && self.protocol == Protocol::V2
+            {
+                *load = self.load.read();
+            }
             // A full lane means that the hub does not read; it will miss the heartbeat too.
             self.link.text(message.encode(dialect));
         }

@@ -14,6 +14,7 @@ mod delivery;
 mod download;
 mod job;
 mod jobs;
+mod load;
 mod partials;
 mod process;
 mod spool;

@@ -424,6 +424,27 @@ async fn a_worker_that_never_sends_a_heartbeat_becomes_stale_and_is_closed() {
 }
 
 #[tokio::test]
+async fn a_worker_of_ours_says_how_busy_its_machine_is() {
+    let bed = Bed::start().await;
+    let mut config = bed.config("w");
+    config.pulse.heartbeat = Duration::from_millis(50);
+    let _worker = bed.worker_with(config).await;
+    let load = soon("a heartbeat with a load", async {
+        loop {
+            if let Some(load) = bed.hub.worker("w").and_then(|info| info.load) {
+                return load;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert!(
+        load.cpu <= 100 && (1..=100).contains(&load.memory),
+        "{load:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_stale_worker_registers_again_on_the_same_connection() {
     let bed = Bed::with(short_lived()).await;
     let mut raw = raw_worker(&bed.url(), &["sandd.v1"]).await;

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use quintet_sandbox::proto::credit::{ReceiveCredit, SendCredit};
 use quintet_sandbox::proto::frame::{Body, End, Frame, INITIAL_CREDIT, Open, Opened, Outcome};
 use quintet_sandbox::proto::{
-    HubEvent, HubSession, HubToWorker, Liveness, Metadata, Names, OffsetError, Progress, Protocol,
-    Pulse, WorkerEvent, WorkerSession, WorkerToHub, parse,
+    HubEvent, HubSession, HubToWorker, Liveness, Load, Metadata, Names, OffsetError, Progress,
+    Protocol, Pulse, WorkerEvent, WorkerSession, WorkerToHub, parse,
 };
 
 fn body() -> impl Strategy<Value = Body> {
@@ -256,6 +256,20 @@ fn a_registration_that_is_never_acknowledged_is_given_up() {
     pair.hub_answers = false;
     pair.pass(Duration::from_secs(60));
     assert_eq!(pair.died, Some(Duration::from_secs(30)));
+}
+
+#[test]
+fn a_heartbeat_may_say_how_busy_the_machine_is() {
+    let text = r#"{"type":"heartbeat","load":{"cpu":37,"memory":61}}"#;
+    let load = Load {
+        cpu: 37,
+        memory: 61,
+    };
+    let mut hub = HubSession::new(Protocol::V2, Duration::ZERO);
+    hub.accept("w".to_owned());
+    assert_eq!(hub.handle_text(text, Duration::ZERO), HubEvent::Load(load));
+    let said = WorkerToHub::Heartbeat { load: Some(load) };
+    assert_eq!(said.encode(quintet_sandbox::proto::Dialect::Seed), text);
 }
 
 #[test]
