@@ -1,7 +1,5 @@
 //! What a cron says about occurrences that cannot be started as planned.
 
-use crate::store::StoreError;
-
 /// What becomes of occurrences that came while nobody could start them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum MissedPolicy {
@@ -22,11 +20,11 @@ impl MissedPolicy {
         }
     }
 
-    pub(super) fn from_name(name: &str) -> Result<Self, StoreError> {
+    /// Reads the name back.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
         [Self::Skip, Self::RunOnce]
             .into_iter()
             .find(|policy| policy.as_str() == name)
-            .ok_or_else(|| StoreError::Corrupt(format!("policy {name:?} for missed runs")))
     }
 }
 
@@ -51,10 +49,10 @@ impl OverlapPolicy {
         }
     }
 
-    pub(super) fn from_name(name: &str) -> Result<Self, StoreError> {
+    /// Reads the name back.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
         [Self::Skip, Self::Queue]
             .into_iter()
             .find(|policy| policy.as_str() == name)
-            .ok_or_else(|| StoreError::Corrupt(format!("policy {name:?} for overlapping runs")))
     }
 }

@@ -155,8 +155,8 @@ pub(super) fn cron_from_sql(row: &Row<'_>) -> Result<Cron, StoreError> {
         quiet_start: row.get(4)?,
         quiet_end: row.get(5)?,
         once: row.get(6)?,
-        missed: MissedPolicy::from_name(text(row, 7)?)?,
-        overlap: OverlapPolicy::from_name(text(row, 8)?)?,
+        missed: policy(text(row, 7)?, MissedPolicy::from_name)?,
+        overlap: policy(text(row, 8)?, OverlapPolicy::from_name)?,
         decided: timestamp(row.get(9)?)?,
     })
 }
@@ -172,6 +172,10 @@ pub(super) fn run_from_sql(row: &Row<'_>) -> Result<Run, StoreError> {
         finished: row.get::<_, Option<i64>>(5)?.map(timestamp).transpose()?,
         note: row.get(6)?,
     })
+}
+
+fn policy<P>(name: &str, read: impl FnOnce(&str) -> Option<P>) -> Result<P, StoreError> {
+    read(name).ok_or_else(|| StoreError::Corrupt(format!("policy {name:?} of a cron")))
 }
 
 fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<&'a str> {
