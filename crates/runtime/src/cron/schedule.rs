@@ -6,7 +6,7 @@ use croner::Cron as Pattern;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::civil::Time;
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, ToSpan as _, Unit};
+use jiff::{Timestamp, ToSpan as _, Unit, Zoned};
 
 /// A schedule's text may not be longer.
 const MAX_LENGTH: usize = 200;
@@ -14,6 +14,9 @@ const MAX_LENGTH: usize = 200;
 /// The occurrences that are looked at to find one outside of quiet hours: more
 /// than a year of days.
 const QUIET_LOOKAHEAD: usize = 400;
+
+/// The changes of a zone's offset that a search goes on behind: two a year.
+const TRANSITIONS: usize = 16;
 
 /// A schedule: 5 fields, 6 with seconds first, or `@daily` and the like.
 ///
@@ -102,7 +105,8 @@ impl FromStr for Schedule {
         // From a fixed day: what never happens does not depend on today. The
         // search is bounded.
         let reference = Timestamp::UNIX_EPOCH;
-        if schedule.next_after(reference, &TimeZone::UTC).is_none() {
+        let zone = schedule.zone.clone().unwrap_or(TimeZone::UTC);
+        if schedule.search(reference, &zone, false).is_none() {
             return Err(ScheduleError::Impossible {
                 text: text.to_owned(),
             });
@@ -117,11 +121,45 @@ impl Schedule {
     /// `zone` is used where the schedule names none.
     #[must_use]
     pub fn next_after(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
-        let start = after.to_zoned(self.zone(zone).clone());
-        let next = self.pattern.find_next_occurrence(&start, false).ok()?;
-        // Whole seconds: a moment's fraction is not part of an occurrence.
-        let next = next.timestamp().round(Unit::Second).ok()?;
-        (next > after).then_some(next)
+        let zone = self.zone(zone);
+        let next = self.search(after, zone, false).or_else(|| {
+            // Where the date line moves, a zone leaves out a whole day, and the
+            // search ends in front of it. It goes on behind it.
+            let mut transitions = zone.following(after).take(TRANSITIONS);
+            transitions.find_map(|transition| self.search(transition.timestamp(), zone, true))
+        });
+        next.filter(|next| *next > after)
+    }
+
+    fn search(&self, from: Timestamp, zone: &TimeZone, inclusive: bool) -> Option<Timestamp> {
+        let mut start = from.to_zoned(zone.clone());
+        let mut inclusive = inclusive;
+        for _ in 0..TRANSITIONS {
+            let next = self.pattern.find_next_occurrence(&start, inclusive).ok()?;
+            // On its way over a gap the pattern's search stops behind it, also for
+            // a time of day that is not in it.
+            if self.pattern.is_time_matching(&next).ok()? || self.is_in_gap_before(&next) {
+                // Whole seconds: a moment's fraction is not part of an occurrence.
+                return next.timestamp().round(Unit::Second).ok();
+            }
+            (start, inclusive) = (next, false);
+        }
+        None
+    }
+
+    /// Whether a time of the pattern is left out by the clocks that go forward
+    /// at this moment.
+    fn is_in_gap_before(&self, moment: &Zoned) -> bool {
+        let Ok(before) = moment.timestamp().checked_sub(1.nanosecond()) else {
+            return false;
+        };
+        let old = moment.time_zone().to_offset(before);
+        // Nothing is left out in UTC, so there the pattern has the times that are not here.
+        let gap = old.to_datetime(moment.timestamp()).to_zoned(TimeZone::UTC);
+        gap.is_ok_and(|gap| {
+            let first = self.pattern.find_next_occurrence(&gap, true);
+            first.is_ok_and(|first| first.datetime() < moment.datetime())
+        })
     }
 
     /// The zone that the schedule is read in: its own, else `zone`.
@@ -354,6 +392,47 @@ mod tests {
                 "10-25 03:00:00 CET",
             ]
         );
+    }
+
+    #[test]
+    fn a_time_before_the_gap_happens_once_that_day() {
+        assert_eq!(
+            next("30 1 * * *", "2026-03-28T12:00:00Z", "Europe/Berlin", 2),
+            ["03-29 01:30:00 CET", "03-30 01:30:00 CEST"]
+        );
+        // Half an hour, from 02:00 to 02:30.
+        assert_eq!(
+            next(
+                "1 1 4,5 10 *",
+                "2026-10-01T00:00:00Z",
+                "Australia/Lord_Howe",
+                2
+            ),
+            ["10-04 01:01:00 +1030", "10-05 01:01:00 +11"]
+        );
+        assert_eq!(
+            next(
+                "15 2 * * *",
+                "2026-10-03T12:00:00Z",
+                "Australia/Lord_Howe",
+                2
+            ),
+            ["10-04 02:30:00 +11", "10-05 02:15:00 +11"]
+        );
+    }
+
+    #[test]
+    fn a_day_that_a_zone_leaves_out_ends_no_schedule() {
+        // Samoa had no 30 December 2011.
+        for (text, expected) in [
+            ("0 9 * * *", ["12-29 09:00", "12-31 09:00", "01-01 09:00"]),
+            ("0 0 * * *", ["12-29 00:00", "12-31 00:00", "01-01 00:00"]),
+            ("0 9 30 12 *", ["12-30 09:00", "12-30 09:00", "12-30 09:00"]),
+        ] {
+            let local = next(text, "2011-12-28T12:00:00Z", "Pacific/Apia", 3);
+            let local: Vec<&str> = local.iter().map(|at| &at[..11]).collect();
+            assert_eq!(local, expected, "{text}");
+        }
     }
 
     #[test]
