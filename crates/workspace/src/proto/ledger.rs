@@ -151,7 +151,7 @@ impl CheckedEntry {
             WriteOperation::Write => Operation::Write(checked_node(entry)?),
             WriteOperation::Rename { new_path } => {
                 let to = WorkspacePath::parse(new_path).map_err(|error| error.to_string())?;
-                if to == path || to.is_beneath(&path) {
+                if to == path || to.is_beneath(&path) || path.is_beneath(&to) {
                     return Err(format!("{path} cannot be renamed to {to}"));
                 }
                 Operation::Rename(to)
@@ -502,7 +502,9 @@ impl Ledger {
                 {
                     return conflict(to, target);
                 }
-                if let Some(refusal) = self.blocked(to, Some(node)) {
+                // Nor does a folder take the place of one that is not empty, as on a disk.
+                let held = self.holder(to).or_else(|| self.blocked(to, Some(node)));
+                if let Some(refusal) = held {
                     return Decision::Refuse(refusal);
                 }
                 Decision::Apply(self.rename_steps(path, node, to))
@@ -549,15 +551,19 @@ impl Ledger {
                 return Some(format!("conflict: {ancestor} is not a directory here"));
             }
         }
-        if wanted.is_some_and(|node| !node.is_directory())
-            && let Some((child, latest)) = self.live_beneath(path).next()
-        {
-            return Some(format!(
-                "conflict: {path} holds {child} since iteration {}",
-                latest.sequence
-            ));
+        if wanted.is_some_and(|node| !node.is_directory()) {
+            return self.holder(path);
         }
         None
+    }
+
+    /// Why nothing can take the place of a folder: something is in it.
+    fn holder(&self, path: &WorkspacePath) -> Option<String> {
+        let (child, latest) = self.live_beneath(path).next()?;
+        Some(format!(
+            "conflict: {path} holds {child} since iteration {}",
+            latest.sequence
+        ))
     }
 
     fn missing_parents(&self, path: &WorkspacePath) -> Vec<Step> {

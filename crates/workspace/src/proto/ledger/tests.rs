@@ -125,12 +125,13 @@ fn a_folder_moves_with_what_is_in_it() {
             ("a", false)
         ]
     );
-    assert!(
-        CheckedEntry::check(&WriteBackEntry {
+    // Neither into itself nor over the folder that it is in.
+    for (from, to) in [("a", "a/b"), ("a/b", "a"), ("a", "a")] {
+        let entry = WriteBackEntry {
             local_seq: 1,
-            filepath: "a".into(),
+            filepath: from.into(),
             operation: WriteOperation::Rename {
-                new_path: "a/b".into()
+                new_path: to.into(),
             },
             content_hash: None,
             content_bytes: None,
@@ -138,9 +139,29 @@ fn a_folder_moves_with_what_is_in_it() {
             permissions: 0,
             is_deletion: false,
             master_rowid_seen: 1,
-        })
-        .is_err()
-    );
+        };
+        assert!(CheckedEntry::check(&entry).is_err(), "{from} to {to}");
+    }
+}
+
+#[test]
+fn a_folder_never_takes_the_place_of_one_that_is_not_empty() {
+    let mut ledger = ledger();
+    ledger.record(path("d"), Some(Node::directory(0o755)), local()); // 5
+    ledger.record(path("d/f"), Some(Node::file(0o644, b"kept")), local()); // 6
+    let renamed = |ledger: &Ledger| {
+        let entry = CheckedEntry {
+            local_seq: 1,
+            path: path("a"),
+            operation: Operation::Rename(path("d")),
+            base: 5,
+            done_to: None,
+        };
+        ledger.decide("two", &entry)
+    };
+    assert!(matches!(renamed(&ledger), Decision::Refuse(_)));
+    ledger.record(path("d/f"), None, local());
+    assert!(matches!(renamed(&ledger), Decision::Apply(_)));
 }
 
 #[test]
