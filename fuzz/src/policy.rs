@@ -10,7 +10,9 @@
 )]
 mod core;
 
-use core::{Action, CommandPattern, Isolation, PathPattern, Request, Rule, Subject};
+use core::{Isolation, Request, Subject};
+// The configuration, which is included likewise, takes these from here.
+pub(crate) use core::{Action, CommandPattern, NamePattern, PathPattern, PatternError, Rule};
 
 /// A pattern, a zero byte, and a line.
 pub fn policy(input: &[u8]) {
