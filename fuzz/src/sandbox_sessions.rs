@@ -134,12 +134,12 @@ impl Hub {
                 );
             }
             HubEvent::Fault(fault) => assert!(!fault.to_string().is_empty()),
-            HubEvent::None => {
+            HubEvent::None | HubEvent::Load(_) => {
                 use quintet_sandbox::proto::parse::worker_to_hub;
                 if let Ok(incoming) = worker_to_hub(text)
                     && matches!(
                         incoming.message,
-                        WorkerToHub::Heartbeat | WorkerToHub::Register { .. }
+                        WorkerToHub::Heartbeat { .. } | WorkerToHub::Register { .. }
                     )
                 {
                     self.heard = now;
