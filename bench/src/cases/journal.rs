@@ -87,9 +87,9 @@ fn folder() -> anyhow::Result<TempDir> {
     TempDir::new_in(env!("CARGO_MANIFEST_DIR")).context("a folder on disk")
 }
 
-fn entry() -> Entry {
-    let data = serde_json::json!({ "message_id": "out_1", "text": TEXT });
-    Entry::new(Kind::TextDelta, &data).in_turn(1, 1)
+/// What both serialise for every row.
+fn data() -> serde_json::Value {
+    serde_json::json!({ "message_id": "out_1", "text": TEXT })
 }
 
 async fn append(db: Db, load: Load) -> anyhow::Result<()> {
@@ -97,9 +97,10 @@ async fn append(db: Db, load: Load) -> anyhow::Result<()> {
     for _ in 0..load.writers {
         let db = db.clone();
         writers.spawn(async move {
+            let data = data();
+            let entry = |_| Entry::new(Kind::TextDelta, &data).in_turn(1, 1);
             for _ in 0..load.appends {
-                db.append((0..load.batch).map(|_| entry()).collect())
-                    .await?;
+                db.append((0..load.batch).map(entry).collect()).await?;
             }
             anyhow::Ok(())
         });
@@ -124,7 +125,7 @@ fn plain(path: &Path) -> anyhow::Result<Connection> {
 }
 
 fn insert(connection: &Connection, load: Load) -> anyhow::Result<()> {
-    let data = serde_json::json!({ "message_id": "out_1", "text": TEXT });
+    let data = data();
     for _ in 0..load.writers * load.appends {
         let tx = connection.unchecked_transaction()?;
         {
