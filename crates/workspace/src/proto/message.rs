@@ -231,6 +231,9 @@ impl WireMessage {
 /// The fewest bytes that one `WriteBackEntry` takes on the wire.
 const MIN_ENTRY: u64 = 8 + 8 + 4 + 1 + 1 + 8 + 8 + 1 + 8;
 
+/// The bytes of an accepted write of a `WriteBackAck`, and the fewest of a rejected one.
+const MIN_ANSWER: u64 = 8 + 8;
+
 /// Refuses a list that claims more than its payload can hold, before the
 /// decoder takes memory for it: a 28-byte frame must not cost 100 MiB.
 fn check_counts(payload: &[u8]) -> Result<(), DecodeError> {
@@ -246,29 +249,35 @@ fn check_counts(payload: &[u8]) -> Result<(), DecodeError> {
     else {
         return Ok(());
     };
-    let (count_at, min_size) = match tag {
-        2 => {
-            let id = u64_at(4)
-                .and_then(|len| usize::try_from(len).ok())
-                .unwrap_or(usize::MAX);
-            (id.saturating_add(12), MIN_ENTRY)
+    let length_at = |at| {
+        let length = u64_at(at).and_then(|length| usize::try_from(length).ok());
+        length.unwrap_or(usize::MAX)
+    };
+    let fits = |count_at: usize, min_size: u64| {
+        let Some(claimed) = u64_at(count_at) else {
+            return Ok(());
+        };
+        let rest = (payload.len() as u64)
+            .saturating_sub(count_at as u64)
+            .saturating_sub(8);
+        if claimed.saturating_mul(min_size) > rest {
+            return Err(DecodeError::ImpossibleCount {
+                len: payload.len(),
+                claimed,
+            });
         }
-        3 => (4, 16),
-        _ => return Ok(()),
+        Ok(())
     };
-    let Some(claimed) = u64_at(count_at) else {
-        return Ok(());
-    };
-    let rest = (payload.len() as u64)
-        .saturating_sub(count_at as u64)
-        .saturating_sub(8);
-    if claimed.saturating_mul(min_size) > rest {
-        return Err(DecodeError::ImpossibleCount {
-            len: payload.len(),
-            claimed,
-        });
+    match tag {
+        2 => fits(length_at(4).saturating_add(12), MIN_ENTRY),
+        3 => {
+            fits(4, MIN_ANSWER)?;
+            // The rejected ones are behind the accepted ones, which do fit.
+            let accepted = length_at(4).saturating_mul(16);
+            fits(accepted.saturating_add(12), MIN_ANSWER)
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -293,6 +302,30 @@ mod tests {
                 ..
             })
         ));
+    }
+
+    #[test]
+    fn both_lists_of_an_answer_are_checked_before_memory_is_taken() {
+        let answer = WireMessage::WriteBackAck {
+            accepted: vec![(1, 42), (2, 43)],
+            rejected: vec![(3, "conflict".into())],
+        };
+        let payload = answer.encode().unwrap().to_vec();
+        assert_eq!(WireMessage::decode(&payload).unwrap(), answer);
+        for count_at in [4, 4 + 8 + 2 * 16] {
+            let mut lying = payload.clone();
+            lying[count_at..count_at + 8].copy_from_slice(&500_000u64.to_le_bytes());
+            assert!(
+                matches!(
+                    WireMessage::decode(&lying),
+                    Err(DecodeError::ImpossibleCount {
+                        claimed: 500_000,
+                        ..
+                    })
+                ),
+                "{count_at}"
+            );
+        }
     }
 
     #[test]
