@@ -92,6 +92,26 @@ describe("markdown", () => {
     );
   });
 
+  it("a handler never reaches a parser", () => {
+    const parsed: string[] = [];
+    const parse = DOMParser.prototype.parseFromString;
+    DOMParser.prototype.parseFromString = function (text: string, type: DOMParserSupportedType) {
+      parsed.push(text);
+      return parse.call(this, text, type);
+    };
+    try {
+      render(
+        '<img src=x onerror="alert(1)">\n\na <b title=">" onclick="x()">b</b> <svg/onload=x()>',
+      );
+      render("<p onclick=x()");
+    } finally {
+      DOMParser.prototype.parseFromString = parse;
+    }
+    const tags = parsed.join("").match(/<[^>]*>/g) ?? [];
+    expect(tags.length).toBeGreaterThan(3);
+    expect(tags.filter((tag) => /on\w+\s*=/i.test(tag))).toEqual([]);
+  });
+
   it("loads nothing from elsewhere: an image is a link", () => {
     const html = words(render("![a picture](https://example.com/x.png)"));
     expect(html).not.toContain("<img");

@@ -54,9 +54,16 @@ function purify(html: string): string {
   return holder.innerHTML;
 }
 
-/** An image is shown as a link: the page asks no other host for anything. */
+/**
+ * An image is shown as a link: the page asks no other host for anything. Tags that somebody wrote
+ * lose their attributes before a parser sees them: a browser reports a handler as soon as it is
+ * parsed, even where it could never run.
+ */
 marked.use({
   renderer: {
+    html({ text }: Tokens.HTML | Tokens.Tag): string {
+      return text.replace(/<(\/?[a-z][a-z0-9]*)[^>]*>?/gi, "<$1>");
+    },
     image({ href, text, title }: Tokens.Image): string {
       const label = text || title || href;
       return `<a href="${escapeHtml(href)}">${escapeHtml(label)}</a>`;
