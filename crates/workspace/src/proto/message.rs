@@ -231,7 +231,7 @@ impl WireMessage {
 /// The fewest bytes that one `WriteBackEntry` takes on the wire.
 const MIN_ENTRY: u64 = 8 + 8 + 4 + 1 + 1 + 8 + 8 + 1 + 8;
 
-/// The bytes of an accepted write of a `WriteBackAck`, and the fewest of a rejected one.
+/// The bytes of an accepted write of a `WriteBackResult`, and the fewest of a rejected one.
 const MIN_ANSWER: u64 = 8 + 8;
 
 /// Refuses a list that claims more than its payload can hold, before the
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn both_lists_of_an_answer_are_checked_before_memory_is_taken() {
-        let answer = WireMessage::WriteBackAck {
+        let answer = WireMessage::WriteBackResult {
             accepted: vec![(1, 42), (2, 43)],
             rejected: vec![(3, "conflict".into())],
         };
