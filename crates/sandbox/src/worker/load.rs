@@ -102,9 +102,6 @@ mod tests {
             before: Some(Ticks { busy: 0, all: 0 }),
         };
         let load = meter.read().expect("linux tells");
-        assert!(
-            load.cpu <= 100 && (1..=100).contains(&load.memory),
-            "{load:?}"
-        );
+        assert!(load.cpu <= 100 && load.memory <= 100, "{load:?}");
     }
 }

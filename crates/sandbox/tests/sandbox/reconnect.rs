@@ -438,10 +438,7 @@ async fn a_worker_of_ours_says_how_busy_its_machine_is() {
         }
     })
     .await;
-    assert!(
-        load.cpu <= 100 && (1..=100).contains(&load.memory),
-        "{load:?}"
-    );
+    assert!(load.cpu <= 100 && load.memory <= 100, "{load:?}");
 }
 
 #[tokio::test]
