@@ -239,6 +239,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn rows_of_one_append_keep_their_order_however_many() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let mut expected = Vec::new();
+        for count in [1, 31, 32, 33, 64, 69] {
+            let first = expected.len() as u64 + 1;
+            let texts = (first..first + count).map(|n| n.to_string());
+            let rows: Vec<Entry> = texts.clone().map(|text| entry(&text)).collect();
+            let last = db.append(rows).await.expect("durable");
+            expected.extend(texts.map(|text| format!(r#"{{"text":"{text}"}}"#)));
+            assert_eq!(last, expected.len() as u64);
+        }
+        assert_eq!(
+            numbers(&db).await,
+            (1..).zip(expected).collect::<Vec<(u64, String)>>()
+        );
+    }
+
+    #[tokio::test]
     async fn numbers_go_on_after_a_reopen() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("q.db");

@@ -1,9 +1,9 @@
 //! The thread that owns the writing connection.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ToSql};
 use tokio::sync::{mpsc, oneshot};
 
 use super::StoreError;
@@ -12,8 +12,15 @@ use crate::journal::{Entry, Row, Tail};
 /// Jobs in one transaction at the most, so that the first of them does not wait for ever.
 const MAX_GROUP: usize = 512;
 
+/// Rows that one statement inserts where there are that many: it stays at the end of the table and
+/// of its index, which statements of one row look for again each time.
+const ROWS_IN_STATEMENT: usize = 32;
+
 /// Statements kept prepared by the writer.
 const STATEMENT_CACHE: usize = 128;
+
+const INSERT: &str =
+    "INSERT INTO journal (seq, at, session, turn, kind, data) VALUES (?, ?, ?, ?, ?, ?)";
 
 /// Answers a job's caller, given what became of the transaction.
 type Reply = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
@@ -75,21 +82,44 @@ impl WriteTx<'_> {
 
     /// Appends one row to the journal and returns its number.
     pub fn append(&mut self, entry: Entry) -> Result<u64, StoreError> {
-        let row = Row::new(self.head + 1, self.now, entry);
-        self.connection
-            .prepare_cached(
-                "INSERT INTO journal (seq, at, session, turn, kind, data) VALUES (?, ?, ?, ?, ?, ?)",
-            )?
-            .execute((
-                row.seq.cast_signed(),
-                row.at,
-                row.session.map(u64::cast_signed),
-                row.turn.map(u64::cast_signed),
-                row.kind.as_str(),
-                &*row.data,
-            ))?;
-        self.head = row.seq;
-        self.appended.push(Arc::new(row));
+        self.append_all([entry])
+    }
+
+    /// Appends rows to the journal and returns the number of the last.
+    fn append_all(&mut self, entries: impl IntoIterator<Item = Entry>) -> Result<u64, StoreError> {
+        let rows: Vec<_> = (self.head + 1..)
+            .zip(entries)
+            .map(|(seq, entry)| Arc::new(Row::new(seq, self.now, entry)))
+            .collect();
+        for rows in rows.chunks(ROWS_IN_STATEMENT) {
+            // One at a time again where a statement is not filled: there are two statements to prepare.
+            let each = if rows.len() == ROWS_IN_STATEMENT {
+                ROWS_IN_STATEMENT
+            } else {
+                1
+            };
+            let mut insert = self.connection.prepare_cached(insert_sql(each))?;
+            for rows in rows.chunks(each) {
+                let mut parameter = 0;
+                let mut bind = |value: &dyn ToSql| {
+                    parameter += 1;
+                    insert.raw_bind_parameter(parameter, value)
+                };
+                for row in rows {
+                    bind(&row.seq.cast_signed())?;
+                    bind(&row.at)?;
+                    bind(&row.session.map(u64::cast_signed))?;
+                    bind(&row.turn.map(u64::cast_signed))?;
+                    bind(&row.kind.as_str())?;
+                    bind(&row.data)?;
+                }
+                insert.raw_execute()?;
+            }
+        }
+        if let Some(last) = rows.last() {
+            self.head = last.seq;
+        }
+        self.appended.extend(rows);
         Ok(self.head)
     }
 
@@ -114,6 +144,15 @@ impl WriteTx<'_> {
         run(self.connection, "RELEASE job")?;
         outcome
     }
+}
+
+/// The statement that inserts `rows` rows, either one or [`ROWS_IN_STATEMENT`].
+fn insert_sql(rows: usize) -> &'static str {
+    static MANY: LazyLock<String> = LazyLock::new(|| {
+        let more = ", (?, ?, ?, ?, ?, ?)".repeat(ROWS_IN_STATEMENT - 1);
+        format!("{INSERT}{more}")
+    });
+    if rows == 1 { INSERT } else { &MANY }
 }
 
 /// Opens the writing connection.
@@ -170,10 +209,8 @@ fn commit(
                 Some(error) => Err(error.clone()),
             })),
             Job::Append { entries, reply } => {
-                for entry in entries {
-                    if failed.is_none() {
-                        failed = tx.append(entry).err();
-                    }
+                if failed.is_none() {
+                    failed = tx.append_all(entries).err();
                 }
                 let last = tx.head;
                 replies.push(Box::new(move |committed| {
