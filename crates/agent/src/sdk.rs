@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+mod outgoing;
 mod state;
 mod turn;
 
@@ -32,15 +33,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use quintet_framing::{FrameError, FrameReader, FrameWriter, ReadError, unix};
+use quintet_framing::{FrameError, FrameReader, ReadError, unix};
 use serde_json::{Map, Value};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use outgoing::Outgoing;
 pub use state::{State, StateChangeError};
 pub use turn::{Completion, Turn, TurnError};
 
@@ -49,9 +50,6 @@ use crate::proto::message::{
     AgentId, AgentToCoordinator, ApprovalResult, AskOutcome, CoordinatorToAgent, FinishReason,
     InboundMessage, Init,
 };
-
-/// Messages that wait to be written; a sender beyond that waits.
-const OUT_QUEUE: usize = 1024;
 
 /// Steers that a turn has not looked at; more are given back.
 const STEER_QUEUE: usize = 64;
@@ -201,20 +199,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Messages on their way out. Clones share the way.
-#[derive(Debug, Clone)]
-struct Outgoing(mpsc::Sender<Bytes>);
-
-impl Outgoing {
-    async fn send(&self, message: &AgentToCoordinator<'_>) -> Result<(), SendError> {
-        // Maps with text keys always encode.
-        let payload = serde_json::to_vec(message).unwrap_or_default();
-        FORMAT.header(payload.len())?;
-        self.0.send(payload.into()).await.map_err(|_| Closed)?;
-        Ok(())
-    }
-}
-
 /// Connects and serves messages until the coordinator says `shutdown`.
 pub async fn run<A: Agent>(env: AgentEnv, agent: A) -> Result<(), SdkError> {
     let stream = unix::dial(&env.socket)
@@ -228,26 +212,40 @@ pub async fn run<A: Agent>(env: AgentEnv, agent: A) -> Result<(), SdkError> {
     let CoordinatorToAgent::Init(init) = receive(&mut reader).await? else {
         return Err(SdkError::NoInit);
     };
-    let (out, outbox) = mpsc::channel(OUT_QUEUE);
+    let out = Outgoing::default();
     let mut writing = JoinSet::new();
-    writing.spawn(write_out(FrameWriter::new(write, FORMAT), outbox));
+    writing.spawn(out.clone().write_to(write));
     let mut serving = Serving {
-        session: session(init, out),
+        session: session(init, out.clone()),
         agent: Arc::new(agent),
         queue: VecDeque::new(),
         turns: JoinSet::new(),
         current: None,
+        outputs: format!("out_{}", uuid::Uuid::now_v7().simple()),
+        begun: 0,
     };
-    let ended = serving.serve(&mut reader).await;
-    // The last messages are written before the connection closes; the turns hold the other senders.
-    serving.turns.shutdown().await;
-    drop(serving);
+    // A task of its own: the future that a runtime blocks on is polled less directly.
+    let mut served = JoinSet::new();
+    served.spawn(async move {
+        let ended = serving.serve(&mut reader).await;
+        serving.turns.shutdown().await;
+        ended
+    });
+    let ended = match served.join_next().await {
+        Some(Ok(ended)) => ended,
+        Some(Err(error)) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(SdkError::Disconnected),
+        },
+        None => Err(SdkError::Disconnected),
+    };
+    // The last messages are written before the connection closes.
+    out.end();
     while writing.join_next().await.is_some() {}
     ended
 }
 
-fn session(init: Init, out: mpsc::Sender<Bytes>) -> Session {
-    let out = Outgoing(out);
+fn session(init: Init, out: Outgoing) -> Session {
     Session {
         shared: Arc::new(Shared {
             agent_id: init.agent_id,
@@ -267,22 +265,6 @@ async fn receive(reader: &mut FrameReader<OwnedReadHalf>) -> Result<CoordinatorT
     Ok(serde_json::from_slice(&frame)?)
 }
 
-/// Writes what is queued, as much at a time as is there.
-async fn write_out(mut writer: FrameWriter<OwnedWriteHalf>, mut outbox: mpsc::Receiver<Bytes>) {
-    let mut batch = Vec::new();
-    while outbox.recv_many(&mut batch, OUT_QUEUE).await > 0 {
-        for payload in batch.drain(..) {
-            // Its length was checked when it was queued.
-            if writer.queue(payload).is_err() {
-                return;
-            }
-        }
-        if writer.flush().await.is_err() {
-            return;
-        }
-    }
-}
-
 /// The turn that runs, as the connection sees it.
 struct Current {
     output_id: String,
@@ -298,6 +280,9 @@ struct Serving<A> {
     queue: VecDeque<InboundMessage>,
     turns: JoinSet<(FinishReason, Completion)>,
     current: Option<Current>,
+    /// What the ids of this process's outputs begin with: no other process has them.
+    outputs: String,
+    begun: u64,
 }
 
 impl<A: Agent> Serving<A> {
@@ -375,7 +360,8 @@ impl<A: Agent> Serving<A> {
         let (steers, steered) = mpsc::channel(STEER_QUEUE);
         let unread: turn::Steers = Arc::new(tokio::sync::Mutex::new(steered));
         let cancel = CancellationToken::new();
-        let output_id = format!("out_{}", uuid::Uuid::now_v7());
+        self.begun += 1;
+        let output_id = format!("{}_{}", self.outputs, self.begun);
         let turn = Turn::new(
             self.session.clone(),
             output_id.clone(),

@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+/// Text of deltas that were joined, at the most.
+const MAX_JOINED: usize = 16 * 1024;
+
 /// One piece of an agent's output.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -88,6 +91,21 @@ impl Element {
             Self::Unknown(raw) => raw.kind(),
         }
     }
+
+    /// Makes `next` a part of this element where both are deltas of one kind, which say the same
+    /// together; else gives it back.
+    pub fn join(&mut self, next: Self) -> Result<(), Self> {
+        match (self, next) {
+            (Self::TextDelta { text }, Self::TextDelta { text: more })
+            | (Self::Thinking { text }, Self::Thinking { text: more })
+                if text.len() + more.len() <= MAX_JOINED =>
+            {
+                text.push_str(&more);
+                Ok(())
+            }
+            (_, next) => Err(next),
+        }
+    }
 }
 
 /// What happened to a file.
@@ -148,5 +166,56 @@ impl RawElement {
 impl PartialEq for RawElement {
     fn eq(&self, other: &Self) -> bool {
         self.kind == other.kind && self.json() == other.json()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn piece() -> impl Strategy<Value = Element> {
+        let text = prop_oneof![".{0,40}", Just("x".repeat(MAX_JOINED / 2))];
+        (text, 0..4_u8).prop_map(|(text, kind)| match kind {
+            0 => Element::Thinking { text },
+            1 => Element::TextFinal { text },
+            _ => Element::TextDelta { text },
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn joining_changes_neither_text_nor_order(pieces in prop::collection::vec(piece(), 0..60)) {
+            let said = |elements: &[Element]| {
+                let mut said: Vec<(String, String)> = Vec::new();
+                for element in elements {
+                    let text = match element {
+                        Element::TextDelta { text }
+                        | Element::Thinking { text }
+                        | Element::TextFinal { text } => text,
+                        other => panic!("not made here: {other:?}"),
+                    };
+                    match said.last_mut() {
+                        Some((kind, before)) if kind == element.kind() && kind != "text_final" => {
+                            before.push_str(text);
+                        }
+                        _ => said.push((element.kind().to_owned(), text.clone())),
+                    }
+                }
+                said
+            };
+            let mut joined: Vec<Element> = Vec::new();
+            for piece in pieces.clone() {
+                let apart = match joined.last_mut() {
+                    Some(last) => last.join(piece).err(),
+                    None => Some(piece),
+                };
+                joined.extend(apart);
+            }
+            prop_assert_eq!(said(&joined), said(&pieces));
+            for pair in joined.windows(2) {
+                prop_assert!(pair[0].clone().join(pair[1].clone()).is_err());
+            }
+        }
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::types::{InstanceEvent, Observer, TurnEnd};
-use crate::proto::message::AgentId;
+use crate::proto::element::Element;
+use crate::proto::message::{AgentId, MessageId};
 
 /// What waits for the observer.
 ///
@@ -34,6 +35,27 @@ impl<O: Observer> Outbox<O> {
 
     pub(super) fn push(&mut self, event: InstanceEvent) {
         self.pending.push(event);
+    }
+
+    /// Adds a piece of output; a delta becomes a part of the one before it that waits here too, so
+    /// that a runaway agent costs its observer by the batch and not by the token.
+    pub(super) fn push_element(&mut self, running: &MessageId, output: &str, element: Element) {
+        let element = match self.pending.last_mut() {
+            Some(InstanceEvent::Element {
+                output_id,
+                element: last,
+                ..
+            }) if output_id == output => match last.join(element) {
+                Ok(()) => return,
+                Err(element) => element,
+            },
+            _ => element,
+        };
+        self.push(InstanceEvent::Element {
+            message_id: running.clone(),
+            output_id: output.to_owned(),
+            element,
+        });
     }
 
     pub(super) fn end_turn(&mut self, reply: oneshot::Sender<TurnEnd>, end: TurnEnd) {

@@ -3,16 +3,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use quintet_agent::proto::element::Element;
 use quintet_agent::{
     AgentId, CgroupUse, FinishReason, InboundMessage, InstanceEvent, Observer, TurnEnd,
 };
 
 use crate::harness::World;
 
-/// Counts deltas and takes its time.
+/// Bytes of text in each delta of the agent.
+const DELTA: u64 = 200;
+
+/// Counts bytes of text and takes its time.
 #[derive(Default)]
 struct Slow {
-    deltas: AtomicU64,
+    bytes: AtomicU64,
     batches: AtomicU64,
     largest: AtomicU64,
     pause: Duration,
@@ -20,14 +24,20 @@ struct Slow {
 
 impl Observer for Slow {
     async fn observe(&self, _: &AgentId, batch: Vec<InstanceEvent>) {
-        let deltas = batch
+        let bytes = batch
             .iter()
-            .filter(|event| matches!(event, InstanceEvent::Element { .. }))
-            .count() as u64;
-        if deltas > 0 {
-            self.deltas.fetch_add(deltas, Ordering::Relaxed);
+            .map(|event| match event {
+                InstanceEvent::Element {
+                    element: Element::TextDelta { text },
+                    ..
+                } => text.len() as u64,
+                _ => 0,
+            })
+            .sum();
+        if bytes > 0 {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
             self.batches.fetch_add(1, Ordering::Relaxed);
-            self.largest.fetch_max(deltas, Ordering::Relaxed);
+            self.largest.fetch_max(bytes, Ordering::Relaxed);
             tokio::time::sleep(self.pause).await;
         }
     }
@@ -70,8 +80,9 @@ async fn flood(count: u64, pause: Duration) -> (Slow, u64) {
 async fn a_runaway_agent_waits_for_a_slow_observer_and_memory_stays_bounded() {
     // 40 MB of text, which would all be here if the socket were read ahead of the observer.
     let (observer, grown) = flood(200_000, Duration::from_micros(200)).await;
-    assert_eq!(observer.deltas.into_inner(), 200_100);
-    assert!(observer.largest.into_inner() <= 1024, "a batch has a limit");
+    assert_eq!(observer.bytes.into_inner(), 200_100 * DELTA);
+    let largest = observer.largest.into_inner();
+    assert!(largest <= 1024 * DELTA, "a batch has a limit");
     assert!(grown < 16 * 1024, "memory grew by {grown} KiB");
 }
 

@@ -8,31 +8,19 @@ use serde_json::json;
 
 use crate::journal::{Entry, Kind};
 
-/// Text of one row at the most, when deltas that arrived together are joined.
-const MAX_JOINED: usize = 16 * 1024;
-
 /// Output messages whose deltas are remembered, to tell whether a final text was streamed.
 const MAX_REMEMBERED: usize = 1024;
 
 /// Turns the elements of one turn into journal rows.
 ///
-/// Deltas that arrived together and follow one another become one row: the
-/// text is the same, and a runaway agent costs rows by the batch and not by
-/// the token. Everything else is one row an element. `tools_complete` is
-/// added when every call has its result.
+/// One row an element (the supervisor has joined deltas that arrived together).
+/// `tools_complete` is added when every call has its result.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     session: u64,
     turn: u64,
     pending_calls: BTreeSet<String>,
     streamed: HashSet<String>,
-}
-
-/// A run of deltas of one kind and one output message.
-struct Joined {
-    kind: Kind,
-    message_id: String,
-    text: String,
 }
 
 #[derive(Serialize)]
@@ -58,54 +46,26 @@ impl Recorder {
         batch: impl IntoIterator<Item = (String, Element)>,
     ) -> Vec<Entry> {
         let mut rows = Vec::new();
-        let mut joined: Option<Joined> = None;
         for (message_id, element) in batch {
-            let delta = match element {
-                Element::TextDelta { text } => Ok((Kind::TextDelta, text)),
-                Element::Thinking { text } => Ok((Kind::Thinking, text)),
-                other => Err(other),
-            };
-            match delta {
-                Ok((kind, text)) => {
-                    if kind == Kind::TextDelta && self.streamed.len() < MAX_REMEMBERED {
-                        self.streamed.insert(message_id.clone());
-                    }
-                    match &mut joined {
-                        Some(run)
-                            if run.kind == kind
-                                && run.message_id == message_id
-                                && run.text.len() + text.len() <= MAX_JOINED =>
-                        {
-                            run.text.push_str(&text);
-                        }
-                        _ => {
-                            self.close(&mut joined, &mut rows);
-                            joined = Some(Joined {
-                                kind,
-                                message_id,
-                                text,
-                            });
-                        }
-                    }
-                }
-                Err(element) => {
-                    self.close(&mut joined, &mut rows);
+            let (kind, text) = match &element {
+                Element::TextDelta { text } => (Kind::TextDelta, text),
+                Element::Thinking { text } => (Kind::Thinking, text),
+                _ => {
                     self.whole(&message_id, element, &mut rows);
+                    continue;
                 }
+            };
+            let data = TextData {
+                message_id: &message_id,
+                text,
+            };
+            rows.push(self.row(kind, &data));
+            if matches!(element, Element::TextDelta { .. }) && self.streamed.len() < MAX_REMEMBERED
+            {
+                self.streamed.insert(message_id);
             }
         }
-        self.close(&mut joined, &mut rows);
         rows
-    }
-
-    fn close(&self, joined: &mut Option<Joined>, rows: &mut Vec<Entry>) {
-        if let Some(run) = joined.take() {
-            let data = TextData {
-                message_id: &run.message_id,
-                text: &run.text,
-            };
-            rows.push(self.row(run.kind, &data));
-        }
     }
 
     fn whole(&mut self, message_id: &str, element: Element, rows: &mut Vec<Entry>) {
@@ -146,7 +106,6 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn delta(text: &str) -> (String, Element) {
         ("m".into(), Element::TextDelta { text: text.into() })
@@ -178,10 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn deltas_that_arrive_together_are_one_row_and_order_is_kept() {
+    fn every_delta_is_a_row_and_order_is_kept() {
         let mut recorder = Recorder::new(1, 2);
         let thinking = ("m".to_owned(), Element::Thinking { text: "t".into() });
-        let rows = recorder.record([delta("a"), delta("b"), thinking, delta("c")]);
+        let rows = recorder.record([delta("ab"), thinking, delta("c")]);
         assert_eq!(
             shown(&rows),
             [
@@ -225,21 +184,5 @@ mod tests {
             .map(|row| row.data.contains(r#""streamed":true"#))
             .collect();
         assert_eq!(streamed, [true, false]);
-    }
-
-    proptest! {
-        #[test]
-        fn joining_never_changes_the_text(texts in prop::collection::vec(".{0,40}", 0..200)) {
-            let mut recorder = Recorder::new(1, 2);
-            let rows = recorder.record(texts.iter().map(|text| delta(text)));
-            let joined: String = rows
-                .iter()
-                .map(|row| {
-                    let data: serde_json::Value = serde_json::from_str(&row.data).expect("JSON");
-                    data["text"].as_str().expect("text").to_owned()
-                })
-                .collect();
-            prop_assert_eq!(joined, texts.concat());
-        }
     }
 }

@@ -277,14 +277,7 @@ impl<O: Observer> Actor<O> {
                 message_id,
                 element,
             } => match self.turns.output(&message_id, &element, now) {
-                Some(running) => {
-                    let running = running.clone();
-                    self.outbox.push(InstanceEvent::Element {
-                        message_id: running,
-                        output_id: message_id.into_owned(),
-                        element,
-                    });
-                }
+                Some(running) => self.outbox.push_element(running, &message_id, element),
                 None => self.note_stray("output", &message_id, logs),
             },
             AgentToCoordinator::Complete {
