@@ -17,7 +17,7 @@ use crate::proto::manifest::{ChunkRef, Manifest};
 const RAW: u8 = 0;
 const ZSTD: u8 = 1;
 const CHUNKS: u8 = 2;
-const LEVEL: i32 = 3;
+const LEVEL: i32 = 1;
 /// The largest object that is read back: a chunk of a foreign peer at most.
 const MAX_OBJECT: u64 = 128 << 20;
 

@@ -15,7 +15,7 @@ use crate::proto::manifest::{ChunkRef, Manifest};
 /// Content up to this size lives in the database of its workspace.
 pub const SMALL: u64 = 64 << 10;
 /// The smallest chunk, but for the last of a content and for pieces.
-pub const CHUNK_MIN: u64 = 64 << 10;
+pub const CHUNK_MIN: u64 = 128 << 10;
 /// The average that is aimed at: with it the list of a 1 GiB file is under half
 /// a megabyte, and a small change moves about as much.
 pub const CHUNK_AVERAGE: u64 = 256 << 10;

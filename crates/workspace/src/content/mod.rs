@@ -4,8 +4,8 @@
 //! that refers to it (`content` table), so that ten thousand small files are one
 //! transaction. Larger content lives in `cas/ab/<hash>`, once for all
 //! workspaces: a list of chunks under the hash of the whole, and each chunk
-//! under its own hash. Chunks are cut with FastCDC (v2020, 64 KiB / 256 KiB /
-//! 768 KiB), hashed with BLAKE3 and compressed with zstd level 3 where that
+//! under its own hash. Chunks are cut with FastCDC (v2020, 128 KiB / 256 KiB /
+//! 768 KiB), hashed with BLAKE3 and compressed with zstd level 1 where that
 //! helps.
 //!
 //! **Object file:** one byte says how the rest is to be read: 0 as it is, 1 zstd
