@@ -24,11 +24,13 @@ pub(crate) mod child;
 mod files;
 mod memory;
 pub(super) mod ours;
+mod relay;
 mod sandd;
 mod ssh;
 
 use files::Direction;
 use ours::{Ours, Variant};
+use relay::Relay;
 
 pub(crate) const CASE: Case = Case {
     name: "sandbox",
@@ -112,6 +114,7 @@ fn exec_contenders(peers: &Peers) -> Vec<(&'static str, Sampler)> {
         peers.daemon.clone(),
     );
     let (ssh, sandd) = (peers.ssh.clone(), peers.sandd.clone());
+    let relay = Shared::<Relay>::default();
     vec![
         (
             "quintet",
@@ -132,6 +135,10 @@ fn exec_contenders(peers: &Peers) -> Vec<(&'static str, Sampler)> {
             Rc::new(|| bare::execs(EXECS)),
         ),
         (
+            "the same, asked for over loopback",
+            Rc::new(move || relay.with(Relay::of_execs, |relay| relay.trips(EXECS))),
+        ),
+        (
             "ssh, multiplexed",
             Rc::new(move || ssh.with(ssh::Ssh::start, |ssh| ssh.execs(EXECS))),
         ),
@@ -144,12 +151,17 @@ fn exec_contenders(peers: &Peers) -> Vec<(&'static str, Sampler)> {
 
 fn echo_contenders(peers: &Peers) -> Vec<(&'static str, Sampler)> {
     let (plain, ssh, sandd) = (peers.plain.clone(), peers.ssh.clone(), peers.sandd.clone());
+    let relay = Shared::<Relay>::default();
     vec![
         (
             "quintet",
             Rc::new(move || plain.with(|| Ours::start(Variant::V2), |ours| ours.echoes(KEYS))),
         ),
         ("local PTY", Rc::new(|| bare::echoes(KEYS))),
+        (
+            "the same, relayed over loopback",
+            Rc::new(move || relay.with(Relay::of_a_terminal, |relay| relay.trips(KEYS))),
+        ),
         (
             "ssh, multiplexed",
             Rc::new(move || ssh.with(ssh::Ssh::start, |ssh| ssh.echoes(KEYS))),

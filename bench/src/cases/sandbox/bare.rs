@@ -1,10 +1,11 @@
 //! The limits: what the machine takes for the same work with nothing in between.
 
 use std::io::{Read as _, Write as _};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use pty_process::blocking::Pty;
 
 /// What every shell of the echo races runs: each byte goes through a program and comes back.
 pub(super) const ECHO: &str = "stty raw -echo; exec cat";
@@ -34,7 +35,7 @@ pub(super) fn execs_at_once(at_once: usize, each: usize) -> anyhow::Result<()> {
 }
 
 /// With pipes for its output, as everybody else's command has.
-fn exec() -> anyhow::Result<()> {
+pub(super) fn exec() -> anyhow::Result<()> {
     let output = Command::new("/bin/sh")
         .args(["-c", "true"])
         .stdin(Stdio::null())
@@ -44,10 +45,7 @@ fn exec() -> anyhow::Result<()> {
 }
 
 pub(super) fn echoes(count: usize) -> anyhow::Result<Vec<Duration>> {
-    let (mut pty, pts) = pty_process::blocking::open()?;
-    let mut child = pty_process::blocking::Command::new("/bin/sh")
-        .args(["-c", &format!("{ECHO_READY}{ECHO}")])
-        .spawn(pts)?;
+    let (mut pty, mut child) = echo_terminal()?;
     let mut seen = Vec::new();
     let mut buffer = [0; 256];
     while !seen.ends_with(b"ready") {
@@ -68,6 +66,15 @@ pub(super) fn echoes(count: usize) -> anyhow::Result<Vec<Duration>> {
     child.kill()?;
     child.wait()?;
     samples
+}
+
+/// A terminal whose program gives back what it gets, once it has said `ready`.
+pub(super) fn echo_terminal() -> anyhow::Result<(Pty, Child)> {
+    let (pty, pts) = pty_process::blocking::open()?;
+    let child = pty_process::blocking::Command::new("/bin/sh")
+        .args(["-c", &format!("{ECHO_READY}{ECHO}")])
+        .spawn(pts)?;
+    Ok((pty, child))
 }
 
 /// Says that the terminal is raw, before the program runs.

@@ -46,6 +46,7 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> anyhow::Result<Ex
         (Some("worker"), [settings]) => worker(serde_json::from_str(settings)?)?,
         (Some("daemon"), [home]) => daemon(Home::new(home))?,
         (Some("files"), [wire, address, root]) => super::files::serve_child(wire, address, root)?,
+        (Some("relay"), [work, address]) => super::relay::serve_child(work, address)?,
         _ => bail!("this is for the bench itself"),
     }
     Ok(ExitCode::SUCCESS)

@@ -28,7 +28,10 @@ impl Core {
             let Some(runtime) = &self.0 else {
                 return Err(io::Error::other("the core is gone"));
             };
-            let done = runtime.block_on(work);
+            // As a task: the future that a runtime blocks on is polled after a look at the system only.
+            let done = runtime
+                .block_on(runtime.spawn(work))
+                .map_err(io::Error::other)?;
             Ok((self, done))
         });
         driven.await.map_err(io::Error::other)?

@@ -60,8 +60,9 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// How often leftovers are looked for.
 const SWEEP: Duration = Duration::from_secs(60 * 60);
 
-/// What a worker's socket may buffer. A worker has one, so it can afford a large one.
-const READ_BUFFER: usize = 128 * 1024;
+/// What a worker's socket may buffer. As much is cleared before every read, so that more of it would
+/// make each short message slower.
+const READ_BUFFER: usize = 64 * 1024;
 
 /// Why a worker can't start.
 #[derive(Debug, thiserror::Error)]
