@@ -109,12 +109,14 @@ impl Workspaces {
         }
     }
 
-    /// Forgets what the configuration says is too old or too much, in every open workspace.
+    /// Forgets what the configuration says is too old or too much, in every open workspace, and
+    /// frees what only that needed.
     pub(crate) async fn prune(&self, config: &WorkspaceConfig) {
         let policy = PrunePolicy {
             older_than: Some(config.history_age),
             larger_than: Some(config.history_size.bytes()),
         };
+        let mut forgot = None;
         for master in self.masters() {
             match master.workspace.prune(policy).await {
                 Ok(report) if report.versions > 0 => {
@@ -123,12 +125,19 @@ impl Workspaces {
                         ?report,
                         "old versions were forgotten"
                     );
+                    forgot = Some(master);
                 }
                 Ok(_) => {}
                 Err(error) => {
                     tracing::warn!(workspace = master.id, %error, "history could not be pruned");
                 }
             }
+        }
+        // Contents are pooled, so that once is enough for all.
+        let Some(master) = forgot else { return };
+        match master.workspace.gc().await {
+            Ok(report) => tracing::info!(?report, "contents that nothing needs were removed"),
+            Err(error) => tracing::warn!(%error, "contents that nothing needs were not removed"),
         }
     }
 
@@ -259,4 +268,64 @@ async fn accept(listener: UnixListener, workspace: Workspace, stop: Cancellation
     }
     serving.close();
     serving.wait().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ByteSize;
+
+    /// Bytes of all objects in the store.
+    fn stored(home: &Path) -> u64 {
+        let mut bytes = 0;
+        let mut folders = vec![home.join("cas")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder") {
+                let entry = entry.expect("an entry");
+                match entry.file_type().expect("a type").is_dir() {
+                    true => folders.push(entry.path()),
+                    false => bytes += entry.metadata().expect("there").len(),
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Bytes that do not compress.
+    fn noise(seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let word = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            Some((mixed ^ (mixed >> 27)).to_le_bytes())
+        };
+        std::iter::from_fn(word).take(1 << 17).flatten().collect()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_forgotten_takes_no_room_any_more() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (home, dir) = (folder.path().join("home"), folder.path().join("work"));
+        std::fs::create_dir(&dir).expect("made");
+        let workspaces = Workspaces::new(Home::new(&home));
+        let master = workspaces.of(&dir).await.expect("opened");
+        for version in 0..4 {
+            std::fs::write(dir.join("file"), noise(version)).expect("written");
+            master.workspace.flush().await.expect("recorded");
+        }
+        let before = stored(&home);
+        assert!(before >= 4 << 20, "{before}");
+        let config = WorkspaceConfig {
+            history_age: Duration::from_secs(3600),
+            history_size: ByteSize::from_bytes(1),
+            inline_below: ByteSize::from_bytes(4096),
+            patience: Duration::from_secs(10),
+        };
+        workspaces.prune(&config).await;
+        let after = stored(&home);
+        assert!(after < 2 << 20, "{after} of {before} bytes are left");
+        let kept = std::fs::read(dir.join("file")).expect("there");
+        assert_eq!(kept, noise(3));
+        workspaces.shutdown().await;
+    }
 }
