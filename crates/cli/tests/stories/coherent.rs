@@ -110,6 +110,38 @@ async fn a_command_sees_the_hosts_files_and_the_host_has_what_it_wrote() {
 }
 
 #[tokio::test]
+async fn without_isolation_commands_work_in_the_folder_itself_and_keep_the_sequences() {
+    let machine = Machine::fresh();
+    machine.configure("[sandbox]\nisolate = false\n");
+    let _daemon = machine.up().await;
+    let project = machine.path().join("project");
+    std::fs::create_dir(&project).unwrap();
+    std::fs::write(project.join("input"), "one\n").unwrap();
+    let session = session_in(&machine, &project, &[]).await.to_string();
+
+    let exec = [
+        "exec",
+        "--session",
+        &session,
+        "--",
+        "pwd -P; cat input > out",
+    ];
+    let said = machine.runs(&exec).await.succeeds();
+    assert_eq!(Path::new(said.trim_end()), project.canonicalize().unwrap());
+    assert!(project.join("out").exists(), "no copy stands between");
+
+    let commands = rows(&machine, "command").await;
+    let command = &commands.last().unwrap()["data"];
+    assert!(command["after"].as_u64() > command["before"].as_u64());
+    assert_eq!(paths(&command["changed"]), [("out", "write")]);
+    machine.runs(&["undo", &session]).await.succeeds();
+    assert!(!project.join("out").exists());
+    let outside = ["exec", "--session", &session, "--cwd", "..", "--", "true"];
+    let refused = machine.runs(&outside).await.fails(125);
+    assert!(refused.contains("not beneath the workspace"), "{refused}");
+}
+
+#[tokio::test]
 async fn an_undo_takes_back_what_commands_did_and_spares_what_came_later() {
     let machine = Machine::fresh();
     let _daemon = machine.up().await;

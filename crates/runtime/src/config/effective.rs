@@ -8,13 +8,14 @@ use super::secret::{REDACTED, Secret};
 use super::source::{KeyPath, Origin};
 
 /// Keys that are read once, at start.
-const RESTART_KEYS: [&str; 6] = [
+const RESTART_KEYS: [&str; 7] = [
     "http.listen",
     "http.tls_cert",
     "http.tls_key",
     "control.tcp",
     "sandbox.heartbeat",
     "sandbox.output_quota",
+    "sandbox.isolate",
 ];
 
 /// Every key with its value in force and where that value came from.

@@ -113,6 +113,8 @@ pub struct SandboxConfig {
     pub stale_check: Duration,
     /// Output kept on disk per worker.
     pub output_quota: ByteSize,
+    /// Whether the built-in worker confines what it runs.
+    pub isolate: bool,
 }
 
 /// Versioned files.
@@ -325,6 +327,7 @@ fn read_sandbox(s: &mut Section<'_, '_>) -> SandboxConfig {
         stale_after,
         stale_check: s.value::<Positive<Duration>>("stale_check").0,
         output_quota: s.value("output_quota"),
+        isolate: s.value("isolate"),
     }
 }
 

@@ -99,7 +99,7 @@ pub(crate) async fn start(
             program,
             args: options.helper_args,
         },
-        confine: true,
+        confine: config.isolate,
         network: Network::On,
         read: Vec::new(),
         write: Vec::new(),
