@@ -352,3 +352,36 @@ async fn a_renamed_file_that_is_refused_keeps_its_bytes() {
     }
     assert!(kept.contains(&bytes), "the moved bytes are kept");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_recorded_at_first_is_still_the_replicas() {
+    let host = Host::new().await;
+    let one = host.mirror("one").await;
+    one.replica.barrier(LONG).await.unwrap();
+    let history = rusqlite::Connection::open(host.home.path().join("state/history.db")).unwrap();
+    // The file is in place by the time that the answer is recorded.
+    history
+        .execute_batch(
+            "CREATE TRIGGER full BEFORE INSERT ON answers
+             BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END",
+        )
+        .unwrap();
+    fs::write(one.dir.join("f"), "mine").unwrap();
+    let mended = async {
+        loop {
+            let log = host.workspace.log(LogQuery::default()).await.unwrap();
+            if let [found] = &log[..] {
+                assert_eq!((found.path.as_str(), found.author.as_str()), ("f", "one"));
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        history.execute_batch("DROP TRIGGER full").unwrap();
+    };
+    let (written, ()) = tokio::join!(one.replica.write_back_and_wait(LONG), mended);
+    assert_eq!(written.unwrap().rejected, []);
+    assert_eq!(
+        host.workspace.log(LogQuery::default()).await.unwrap().len(),
+        1
+    );
+}

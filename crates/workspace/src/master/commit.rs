@@ -262,7 +262,7 @@ impl Engine {
     }
 
     /// Records what was done; when that fails, forgets it, so that the tree is
-    /// looked at anew.
+    /// looked at anew, and what is found there is still the replica's.
     fn finish(
         &mut self,
         sandbox: &str,
@@ -309,7 +309,16 @@ impl Engine {
                     &[],
                 )
             });
-        if result.is_err() {
+        if result.is_ok() {
+            self.intents.clear();
+        } else {
+            self.intents
+                .extend(records.into_iter().filter_map(|record| {
+                    let Author::Sandbox(sandbox) = record.author else {
+                        return None;
+                    };
+                    Some((record.path, (record.node, sandbox.to_string())))
+                }));
             self.ledger = self
                 .published
                 .lock()

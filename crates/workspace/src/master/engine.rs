@@ -207,8 +207,8 @@ impl Engine {
         }
     }
 
-    /// A change that was being put in place for a replica when the program was
-    /// killed is that replica's.
+    /// A change that was put in place for a replica and not recorded, because the
+    /// program was killed or the disk full, is that replica's.
     fn author_of(&self, found: &Found) -> Author {
         match self.intents.get(&found.path) {
             Some((node, sandbox)) if node.as_ref() == found.node() => {
