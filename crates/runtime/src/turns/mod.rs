@@ -11,6 +11,7 @@ mod recorder;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use quintet_agent::proto::message::{
     AgentId, ApprovalResult, FinishReason, InboundMessage, MessageData, Origin,
@@ -30,7 +31,7 @@ use crate::refusal::Refusal;
 use crate::sessions::approvals::Decision;
 use crate::sessions::messages::{self, Message, Purpose, TurnOutcome};
 use crate::sessions::{self, Session, approvals, asks, compactions, usage};
-use crate::store::{Db, StoreError};
+use crate::store::{Db, StoreError, WriteTx};
 use crate::tools::{Answer, Answers};
 
 pub(crate) use instances::{Instances, agent_of};
@@ -39,6 +40,9 @@ pub(crate) use recorder::Recorder;
 
 /// What a turn is told when the daemon went away under it.
 const INTERRUPTED: &str = "the daemon stopped during this turn; what it did before is kept, send it again with `quintet retry`";
+
+/// How long a turn waits before what the database refused is written again.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs turns. Clones share everything.
 #[derive(Clone)]
@@ -449,9 +453,7 @@ impl Coordinator {
         let compacted = outcome.error.is_empty();
         self.inner.metrics.turn_ended(&outcome.finish_reason);
         let written = self
-            .inner
-            .db
-            .write(move |tx| -> Result<bool, StoreError> {
+            .insist(id, move |tx| {
                 let ended = messages::end(tx, id, &outcome)?;
                 if ended && compacted {
                     compactions::record(tx, number, id, &summary, &before)?;
@@ -459,14 +461,10 @@ impl Coordinator {
                 Ok(ended && compacted)
             })
             .await;
-        match written {
-            Ok(true) => {
-                if let Err(error) = turn.handle.replace_state(Value::Null).await {
-                    tracing::error!(session = number, %error, "an agent's state was not replaced");
-                }
-            }
-            Ok(false) => {}
-            Err(error) => tracing::error!(turn = id, %error, "a compaction was not written"),
+        if written == Some(true)
+            && let Err(error) = turn.handle.replace_state(Value::Null).await
+        {
+            tracing::error!(session = number, %error, "an agent's state was not replaced");
         }
     }
 
@@ -482,10 +480,9 @@ impl Coordinator {
             self.inner.turns.insert(session.agent_id(), turn.clone());
         }
         match (self.begin(session, message).await, prepared) {
-            (Ok(true), prepared) => prepared.map(Some),
-            (other, _) => {
+            (Some(true), prepared) => prepared.map(Some),
+            (Some(false) | None, _) => {
                 self.inner.turns.remove(&session.agent_id());
-                other?;
                 Ok(None)
             }
         }
@@ -499,19 +496,17 @@ impl Coordinator {
         )))
     }
 
-    async fn begin(&self, session: &Session, message: &Message) -> Result<bool, StoreError> {
+    async fn begin(&self, session: &Session, message: &Message) -> Option<bool> {
         let (kept, agent) = (message.clone(), session.agent.clone());
         let carried = session.preamble.is_some() && message.purpose == Purpose::Message;
-        self.inner
-            .db
-            .write(move |tx| -> Result<bool, StoreError> {
-                let begun = messages::begin(tx, &kept, &agent)?;
-                if begun && carried {
-                    compactions::clear_preamble(tx, kept.session)?;
-                }
-                Ok(begun)
-            })
-            .await
+        self.insist(message.id, move |tx| {
+            let begun = messages::begin(tx, &kept, &agent)?;
+            if begun && carried {
+                compactions::clear_preamble(tx, kept.session)?;
+            }
+            Ok(begun)
+        })
+        .await
     }
 
     /// What the next turn may cost; refused when the day's budget is used up.
@@ -542,14 +537,28 @@ impl Coordinator {
 
     async fn end(&self, turn: u64, outcome: TurnOutcome) {
         self.inner.metrics.turn_ended(&outcome.finish_reason);
-        let ended = self
-            .inner
-            .db
-            .write(move |tx| messages::end(tx, turn, &outcome))
+        self.insist(turn, move |tx| messages::end(tx, turn, &outcome))
             .await;
-        if let Err(error) = ended {
-            // The row stays `running`; the next start reports it as interrupted.
-            tracing::error!(turn, %error, "the end of a turn could not be written");
+    }
+
+    /// Writes what begins or ends a turn, again and again while the disk does not take it: whoever
+    /// waits for that would wait for ever. `None` when the daemon stops before; a turn that runs is
+    /// reported as interrupted by the next start then.
+    async fn insist<T: Send + 'static>(
+        &self,
+        turn: u64,
+        write: impl Fn(&mut WriteTx<'_>) -> Result<T, StoreError> + Clone + Send + 'static,
+    ) -> Option<T> {
+        loop {
+            match self.inner.db.write(write.clone()).await {
+                Ok(written) => return Some(written),
+                Err(StoreError::Closed) => return None,
+                Err(error) => tracing::error!(turn, %error, "a turn waits for the database"),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(WRITE_AGAIN) => {}
+                () = self.inner.stopping.cancelled() => return None,
+            }
         }
     }
 }

@@ -27,6 +27,9 @@ use crate::store::{Appending, Db, StoreError};
 /// told by the journal, hence after the disk, so reading ahead tells nobody anything early.
 const MAX_IN_FLIGHT: usize = 4;
 
+/// What a turn is told whose rows the database refused.
+const NOT_WRITTEN: &str = "what the agent said could not be written";
+
 /// A turn that runs.
 pub(crate) struct Turn {
     session: u64,
@@ -49,6 +52,8 @@ pub(crate) struct Gate {
     metered: TokenUsage,
     /// Rows that are on their way to the disk, oldest first.
     in_flight: VecDeque<Appending>,
+    /// Why something of the turn is not in the journal.
+    lost: Option<StoreError>,
 }
 
 impl Gate {
@@ -56,7 +61,13 @@ impl Gate {
     pub(super) fn outcome(&self, end: TurnEnd) -> TurnOutcome {
         let mut outcome = super::outcome(end, self.used);
         outcome.usage = larger(&outcome.usage, &self.metered);
-        outcome
+        match &self.lost {
+            None => outcome,
+            Some(error) => TurnOutcome {
+                usage: outcome.usage,
+                ..TurnOutcome::failed(format!("{NOT_WRITTEN}: {error}"), 500, true)
+            },
+        }
     }
 
     fn spent(&self) -> Decimal {
@@ -104,6 +115,7 @@ impl Turn {
                 used: TokenUsage::default(),
                 metered: TokenUsage::default(),
                 in_flight: VecDeque::new(),
+                lost: None,
             }),
             cancelled: CancellationToken::new(),
             ended: CancellationToken::new(),
@@ -166,7 +178,8 @@ impl Turn {
     pub(crate) async fn close(&self) -> AsyncMutexGuard<'_, Gate> {
         let mut gate = self.gate.lock().await;
         if let Err(error) = gate.settle().await {
-            tracing::error!(turn = self.id, %error, "what an agent said could not be written");
+            tracing::error!(turn = self.id, %error, "{NOT_WRITTEN}");
+            gate.lost = Some(error);
         }
         gate.open = false;
         self.ended.cancel();
@@ -479,8 +492,14 @@ pub(super) fn own_request<'a>(
 
 impl Observer for TurnObserver {
     async fn observe(&self, agent: &AgentId, batch: Vec<InstanceEvent>) {
-        if let Err(error) = self.record(agent, batch).await {
-            tracing::error!(%agent, %error, "what an agent said could not be written");
+        let Err(error) = self.record(agent, batch).await else {
+            return;
+        };
+        tracing::error!(%agent, %error, "{NOT_WRITTEN}");
+        // Nothing that is not in the journal may follow, and an answer with a hole is none.
+        if let Some(turn) = self.turns.of_agent(agent) {
+            turn.gate.lock().await.lost.get_or_insert(error);
+            turn.cancel();
         }
     }
 }

@@ -4,8 +4,10 @@ use futures_util::StreamExt;
 use quintet_control::Client;
 use quintet_control::wire::{
     CancelMsg, KillMsg, QueueEditMsg, QueueListMsg, QueueRemoveMsg, RetryMsg, SendMsg, SessionsMsg,
-    SteerMsg, stream_event::Event,
+    SetTitleMsg, SteerMsg, stream_event::Event,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::harness::{
     TestDaemon, again, code, error_of, run, script, session_of, streamed, text_of,
@@ -326,5 +328,82 @@ async fn a_crash_is_reported_once_and_the_message_can_be_retried() {
     );
     let refused: Vec<_> = client.retry(RetryMsg { session }).collect().await;
     assert_eq!(code(refused.into_iter().next().expect("one answer")), 409);
+    daemon.stop().await;
+}
+
+/// Has the database refuse rows of a kind, as a full disk would.
+fn refuses(daemon: &TestDaemon, kind: &str) -> rusqlite::Connection {
+    let database = rusqlite::Connection::open(daemon.home().database()).expect("opens");
+    let trigger = format!(
+        "CREATE TRIGGER full BEFORE INSERT ON journal WHEN NEW.kind = '{kind}'
+         BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+    );
+    database.execute_batch(&trigger).expect("made");
+    database
+}
+
+/// Waits until the metrics have this line.
+async fn counts(daemon: &TestDaemon, line: &str) {
+    let run = std::fs::read_to_string(daemon.home().run_file()).expect("written");
+    let run: serde_json::Value = serde_json::from_str(&run).expect("JSON");
+    let address = run["http"]
+        .as_str()
+        .expect("an address")
+        .replace("http://", "");
+    loop {
+        let mut stream = TcpStream::connect(&address).await.expect("listens");
+        let request = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("taken");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("answered");
+        if answer.lines().any(|it| it == line) {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_turn_waits_for_a_full_disk_and_goes_on_when_it_is_not() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let message = script(&[r#"{"say": "hello"}"#]);
+    let session = client.send(message).await.expect("answers").session;
+    for (kind, reached) in [
+        ("turn_started", "quintet_turns_running 1"),
+        (
+            "turn_ended",
+            "quintet_turns_ended_total{finish_reason=\"end_turn\"} 3",
+        ),
+    ] {
+        let database = refuses(&daemon, kind);
+        let mended = async {
+            counts(&daemon, reached).await;
+            // What the turn writes is before this in the writer's queue.
+            let title = SetTitleMsg {
+                session,
+                title: kind.into(),
+            };
+            let mut client = daemon.client().await;
+            client.set_title(title).await.expect("written");
+            database.execute_batch("DROP TRIGGER full").expect("gone");
+        };
+        let answer = client.send(again(session, &[r#"{"say": "again"}"#]));
+        let (answer, ()) = tokio::join!(answer, mended);
+        assert_eq!(answer.expect("answers").content, "again");
+    }
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_could_not_be_written_is_no_answer() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let database = refuses(&daemon, "text_delta");
+    let message = script(&[r#"{"say": "hello"}"#]);
+    let refused = client.send(message).await.expect_err("it is lost");
+    assert!(refused.to_string().contains("disk is full"), "{refused}");
+    database.execute_batch("DROP TRIGGER full").expect("gone");
+    let answer = client.send(script(&[r#"{"say": "hello"}"#])).await;
+    assert_eq!(answer.expect("answers").content, "hello");
     daemon.stop().await;
 }
