@@ -220,6 +220,7 @@ impl Daemon {
             source,
         })?;
         let lock = HomeLock::take(&home.lock_file(), home.root())?;
+        home.sweep();
         ConfigStore::write_first_run(&options.config)?;
         let config = Arc::new(ConfigStore::open(options.config)?);
         let current = config.current();

@@ -108,18 +108,94 @@ impl Home {
         }
         Ok(())
     }
+
+    /// Removes what processes that are gone were writing when they ended. For the holder of the lock,
+    /// before it writes itself: in a container it may have the id of the one before.
+    pub(crate) fn sweep(&self) {
+        let config = std::fs::canonicalize(self.config_file()).unwrap_or_default();
+        for folder in [
+            &self.root,
+            &self.run_dir(),
+            &self.tls_dir(),
+            folder_of(&config),
+        ] {
+            // A folder that is not there has nothing in it.
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                let writer = name.to_str().and_then(|name| {
+                    name.strip_prefix(UNFINISHED)?
+                        .split_once('-')?
+                        .0
+                        .parse()
+                        .ok()
+                });
+                if writer.is_some_and(|pid: u32| pid == std::process::id() || !lives(pid))
+                    && let Err(error) = std::fs::remove_file(entry.path())
+                {
+                    tracing::warn!(%error, file = %entry.path().display(), "an unfinished file stays");
+                }
+            }
+        }
+    }
 }
 
-/// Writes `bytes` to `path` so that a reader sees the old file or the new one, never half of it.
+/// How the name of a file begins that is not written to its end; the process and a dash follow.
+const UNFINISHED: &str = ".quintet-";
+
+fn lives(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
+/// Writes `bytes` to `path` so that a reader, and a crash, sees the old file or the new one, never
+/// half of it. What a crash leaves beside it names its process, for [`Home::sweep`].
 pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     use std::io::Write;
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     let mut file = tempfile::Builder::new()
-        .prefix(".quintet-")
+        .prefix(&format!("{UNFINISHED}{}-", std::process::id()))
         .permissions(std::fs::Permissions::from_mode(mode))
         .tempfile_in(folder)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist(path)?;
     std::fs::File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_crash_left_is_swept_and_what_somebody_writes_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let home = Home::new(folder.path().join("home"));
+        home.create().expect("made");
+        let elsewhere = folder.path().join("dotfiles");
+        std::fs::create_dir(&elsewhere).expect("made");
+        std::fs::write(elsewhere.join("config"), "").expect("written");
+        std::os::unix::fs::symlink(elsewhere.join("config"), home.config_file()).expect("linked");
+        let parent = std::os::unix::process::parent_id();
+        let stays = [
+            home.root().join(format!(".quintet-{parent}-AbCdEf")),
+            home.root().join(".quintet-notes"),
+        ];
+        let goes = [
+            home.root().join(".quintet-4194305-AbCdEf"),
+            home.run_dir()
+                .join(format!(".quintet-{}-AbCdEf", std::process::id())),
+            elsewhere.join(".quintet-4194305-AbCdEf"),
+        ];
+        for file in stays.iter().chain(&goes) {
+            std::fs::write(file, "half").expect("written");
+        }
+        home.sweep();
+        assert!(stays.iter().all(|file| file.exists()));
+        assert!(!goes.iter().any(|file| file.exists()));
+    }
 }

@@ -49,8 +49,10 @@ pub(super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
         .parent()
         .filter(|dir| !dir.as_os_str().is_empty())
         .unwrap_or_else(|| Path::new("."));
-    // The file is made with mode 0600.
-    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    // The file is made with mode 0600, and with a name by which the daemon sweeps it after a crash.
+    let mut file = tempfile::Builder::new()
+        .prefix(&format!(".quintet-{}-", std::process::id()))
+        .tempfile_in(dir)?;
     file.write_all(text.as_bytes())?;
     file.as_file().sync_all()?;
     file.persist(&path).map_err(|error| error.error)?;
