@@ -355,10 +355,9 @@ fn outline(tree: &disk::Tree) -> Vec<String> {
         .collect()
 }
 
-#[test]
-fn quiet_trees_are_equal_and_nothing_is_lost() {
-    let (cases, steps) = (2_000, 1_000);
-    let seed = std::env::var("QUINTET_MODEL_SEED")
+/// The seed that is asked for, or any.
+fn seed(variable: &str) -> u64 {
+    std::env::var(variable)
         .ok()
         .and_then(|seed| seed.parse().ok())
         .unwrap_or_else(|| {
@@ -366,7 +365,13 @@ fn quiet_trees_are_equal_and_nothing_is_lost() {
                 .duration_since(std::time::UNIX_EPOCH)
                 .unwrap();
             now.subsec_nanos().into()
-        });
+        })
+}
+
+#[test]
+fn quiet_trees_are_equal_and_nothing_is_lost() {
+    let (cases, steps) = (2_000, 1_000);
+    let seed = seed("QUINTET_MODEL_SEED");
     eprintln!("QUINTET_MODEL_SEED={seed}");
     let config = Config {
         cases,
@@ -389,6 +394,47 @@ fn quiet_trees_are_equal_and_nothing_is_lost() {
     });
     eprintln!("{} steps", ran.get());
     result.unwrap();
+}
+
+/// A day of people and programs that write on three machines, by the clock of the model: a network
+/// that is cut and slow, programs that are killed, silence at night.
+#[test]
+fn a_day_of_traffic_ends_with_equal_trees_and_nothing_waiting() {
+    let seed = seed("QUINTET_FAULTS_SEED");
+    eprintln!("QUINTET_FAULTS_SEED={seed}");
+    let mut dice = Dice(seed);
+    let mut world = World::new();
+    let day = Duration::from_secs(24 * 60 * 60);
+    let (mut steps, mut hours) = (0, 0);
+    while world.now < day {
+        // From six to six there is something every few seconds, else every few minutes.
+        let hour = world.now.as_secs() / 3600;
+        let pause = if (6..18).contains(&hour) {
+            4_000
+        } else {
+            400_000
+        };
+        world.now += Duration::from_millis(dice.roll(pause));
+        for _ in 0..dice.roll(12) {
+            world.step(u32::try_from(dice.roll(1 << 31)).unwrap());
+            steps += 1;
+        }
+        if world.now.as_secs() / 3600 > hour {
+            world.rest();
+            world.check();
+            hours += 1;
+        }
+    }
+    world.rest();
+    world.check();
+    for replica in &world.replicas {
+        let core = replica.core.as_ref().unwrap();
+        assert_eq!((core.incoming_len(), core.journal_len()), (0, 0));
+    }
+    for connection in world.connections.iter().flatten() {
+        assert!(connection.up.is_empty() && connection.down.is_empty());
+    }
+    eprintln!("faults: 24 h of a workspace: {steps} steps, {hours} hours compared");
 }
 
 #[test]
