@@ -462,6 +462,8 @@ impl Server {
         url: &str,
         headers: &BTreeMap<String, String>,
     ) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+        // The first in the process counts; whichever it is, it is the only one we link.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
             .connect_timeout(CONNECT)
             .build()

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
@@ -11,6 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData,
@@ -249,7 +251,8 @@ impl<T: Tools> ServerHandler for Handler<T> {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let instance = Self::caller(&context)?;
-        let tools = self.door.tools.list(&instance).await;
+        let listing = self.door.tools.list(&instance);
+        let tools = answered(listing).await?;
         Ok(ListToolsResult::with_all_items(
             tools.into_iter().map(wire_tool).collect(),
         ))
@@ -274,9 +277,15 @@ impl<T: Tools> ServerHandler for Handler<T> {
         };
         // Ends the call when this future is dropped.
         let _guard = cancel.clone().drop_guard();
-        let outcome = self.door.tools.call(&instance, call, cancel).await;
+        let outcome = answered(self.door.tools.call(&instance, call, cancel)).await?;
         Ok(wire_result(outcome).into())
     }
+}
+
+/// What comes of it, also where it panics: a request that is never answered holds up its agent.
+async fn answered<R>(work: impl Future<Output = R>) -> Result<R, ErrorData> {
+    let caught = AssertUnwindSafe(work).catch_unwind().await;
+    caught.map_err(|_| ErrorData::internal_error("the daemon failed; its log says why", None))
 }
 
 /// The agent's own id of a call, where it tells one of a sensible length.

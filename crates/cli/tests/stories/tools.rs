@@ -621,6 +621,31 @@ async fn tools_of_another_server_come_through_the_same_door() {
 }
 
 #[tokio::test]
+async fn tools_of_a_server_elsewhere_come_through_the_same_door() {
+    let elsewhere = machine("");
+    let _other = elsewhere.up_with(&["--no-worker"]).await;
+    let said = send(&elsewhere, "token").ends().await.succeeds();
+    let (url, token): (String, String) = serde_json::from_str(&said).unwrap();
+    std::fs::write(space(&elsewhere).join("far.txt"), "from far away").unwrap();
+
+    let machine = machine(&format!(
+        "[mcps.far]\nurl = {url:?}\nheaders = {{ Authorization = \"Bearer {token}\" }}\n\
+         [mcps.nobody]\nurl = \"http://127.0.0.1:1/mcp\"\n\
+         [policy]\nrules = [{{ tool = \"far__read_file\", action = \"allow\" }}]\n"
+    ));
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let tools = send(&machine, "tools").ends().await.succeeds();
+    assert!(
+        tools.contains("far__read_file") && !tools.contains("nobody__"),
+        "{tools}"
+    );
+    let read = call(&machine, "far__read_file", json!({"path": "far.txt"})).await;
+    assert_eq!(read, "from far away");
+    let nobody = call(&machine, "nobody__echo", json!({})).await;
+    assert!(nobody.contains("nobody"), "{nobody}");
+}
+
+#[tokio::test]
 async fn a_token_dies_with_its_instance() {
     let machine = machine("");
     let daemon = machine.up_with(&["--no-worker"]).await;
