@@ -305,6 +305,40 @@ def test_steers_reach_the_running_turn_and_a_late_one_the_next() -> None:
     assert told == ["left", "enough", "enough"]
 
 
+def test_guidance_that_no_turn_looks_at_is_given_back() -> None:
+    agent = Agent()
+
+    async def main() -> None:
+        release = asyncio.Event()
+
+        @agent.on_message
+        async def handle(ctx: Context, message: Message) -> None:
+            await ctx.text("ready")
+            await release.wait()
+            release.clear()
+
+        @agent.on_config
+        def configured(changes: Dict[str, Any], source: Optional[str]) -> None:
+            release.set()
+
+        async with serving(agent) as coordinator:
+            unread = {"type": "steer_unread", "content": "left"}
+            coordinator.send(message())
+            await coordinator.next()
+            coordinator.send({"type": "steer", "content": "left"}, {"type": "config_update", "changes": {"k": 1}})
+            frames = await coordinator.turn()
+            assert frames[0] == unread and frames[-1]["finish_reason"] == "end_turn"
+            coordinator.send({"type": "steer", "content": "left"})
+            assert await coordinator.next() == unread
+            # Who cancels does not want it.
+            coordinator.send(message(id="m2"))
+            await coordinator.next()
+            coordinator.send({"type": "steer", "content": "left"}, {"type": "cancel", "message_id": "m2"})
+            assert [frame["type"] for frame in await coordinator.turn()] == ["complete"]
+
+    asyncio.run(main())
+
+
 def test_questions_and_approvals_wait_for_their_own_answer() -> None:
     agent = Agent()
     got: List[Any] = []

@@ -210,14 +210,22 @@ export class Session implements Wire {
   }
 
   #steer(content: string): void {
+    const callbacks = [...this.#host.steered(content)];
     if (this.#turn !== undefined) {
       this.#turn.context.steered.put(content);
-    } else {
-      // A steer may cross with the complete of its turn; the next turn gets it.
+    } else if (callbacks.length > 0) {
+      // A steer may cross with the complete of its turn: it was seen, and the next turn gets it too.
       this.#lateSteers.push(content);
       if (this.#lateSteers.length > STEER_LIMIT) this.#lateSteers.shift();
+    } else {
+      void this.#giveBack([content]);
     }
-    this.#notify(this.#host.steered(content));
+    this.#notify(callbacks);
+  }
+
+  /** Guidance that nobody looked at becomes the session's next message. */
+  async #giveBack(steers: string[]): Promise<void> {
+    for (const content of steers) await this.send({ type: "steer_unread", content });
   }
 
   #cancel(messageId: string): void {
@@ -259,6 +267,9 @@ export class Session implements Wire {
     this.#turn = undefined;
     const token_usage = context.tokenUsage();
     if (this.#fatal === undefined) {
+      // Who cancels does not want what was asked for before either; callbacks have seen it.
+      const seen = finish_reason === "cancelled" || [...this.#host.steered("")].length > 0;
+      if (!seen) await this.#giveBack(context.steered.take());
       await this.send({
         type: "complete",
         message_id: context.messageId,

@@ -274,6 +274,34 @@ test("steers reach the running turn and a late one the next", async () => {
   assert.deepEqual(told, ["left", "enough", "enough"]);
 });
 
+test("guidance that no turn looks at is given back", async () => {
+  let release: () => void = () => undefined;
+  const agent = new Agent()
+    .onMessage(async (ctx) => {
+      const released = new Promise<void>((resolve) => (release = resolve));
+      await ctx.text("ready");
+      await released;
+    })
+    .onConfig(() => release());
+  const steer = { type: "steer", content: "left" };
+  const unread = { type: "steer_unread", content: "left" };
+  await serving(agent, async (coordinator) => {
+    coordinator.send(message());
+    await coordinator.next();
+    coordinator.send(steer, { type: "config_update", changes: { k: 1 } });
+    const frames = await coordinator.turn();
+    assert.deepEqual(frames[0], unread);
+    assert.equal(frames.at(-1)?.["finish_reason"], "end_turn");
+    coordinator.send(steer);
+    assert.deepEqual(await coordinator.next(), unread);
+    // Who cancels does not want it.
+    coordinator.send(message("x", "m2"));
+    await coordinator.next();
+    coordinator.send(steer, { type: "cancel", message_id: "m2" });
+    assert.deepEqual((await coordinator.turn()).map((frame) => frame["type"]), ["complete"]);
+  });
+});
+
 test("questions and approvals wait for their own answer", async () => {
   let got: unknown;
   const agent = new Agent().onMessage(async (ctx) => {

@@ -182,12 +182,20 @@ class Session:
         await self._notify(self._agent._on_start)
 
     async def _steer(self, content: str) -> None:
-        # A steer may cross with the complete of its turn; the next turn gets it.
-        if self._context is None:
+        # A steer may cross with the complete of its turn: who has callbacks has seen it, and the
+        # next turn gets it too; nobody else would look at it before then.
+        if self._context is not None:
+            self._context.steered._put(content)
+        elif self._agent._on_steer:
             self._late_steers.append(content)
         else:
-            self._context.steered._put(content)
+            await self._give_back([content])
         await self._notify(self._agent._on_steer, content)
+
+    async def _give_back(self, steers: List[str]) -> None:
+        # Guidance that nobody looked at becomes the session's next message.
+        for content in steers:
+            await self.send({"type": "steer_unread", "content": content})
 
     def _cancel(self, message_id: str) -> None:
         # A cancel for a turn that is already over is no fault: it crossed with complete.
@@ -237,6 +245,9 @@ class Session:
         if usage is not None:
             complete["token_usage"] = usage
         if self._fatal is None:
+            # Who cancels does not want what was asked for before either.
+            if reason != "cancelled" and not self._agent._on_steer:
+                await self._give_back(context.steered.take())
             await self.send(complete)
 
     async def _finish_reason(self, context: Context, handler: "asyncio.Task[Any]") -> str:
