@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use prost::DecodeError;
 use quintet_framing::FrameError;
+use quintet_framing::confined::is_confined;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -118,6 +119,9 @@ pub enum Closed {
         /// That user.
         uid: u32,
     },
+    /// A process in a sandbox, which must not command what it is kept from.
+    #[error("the client runs in a sandbox, whose commands may not command the daemon")]
+    Confined,
     /// The system failed.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
@@ -135,7 +139,8 @@ impl Closed {
             | Self::BadFrame(_)
             | Self::Undecodable(_)
             | Self::Unauthorized
-            | Self::ForeignUser { .. } => true,
+            | Self::ForeignUser { .. }
+            | Self::Confined => true,
             Self::ByClient | Self::Shutdown | Self::Io(_) | Self::Aborted => false,
         }
     }
@@ -235,6 +240,7 @@ impl Listen for SameUser {
     fn admit(&self, origin: &Origin) -> Result<(), Closed> {
         match *origin {
             Origin::Unix { uid, .. } if uid != self.own_uid => Err(Closed::ForeignUser { uid }),
+            Origin::Unix { pid, .. } if is_confined(pid) => Err(Closed::Confined),
             _ => Ok(()),
         }
     }

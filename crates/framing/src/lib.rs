@@ -6,10 +6,12 @@
 //!
 //! - [`proto`]: the codec and the reconnect backoff, without I/O.
 //! - [`FrameReader`] and [`FrameWriter`]: the codec over any byte stream.
+//! - [`confined`]: whether the process at the other end is in a sandbox.
 //! - [`unix`], [`tcp`] and [`ws`]: the byte transports that carry frames.
 //!
 //! This crate must never know a message of any plane.
 
+pub mod confined;
 pub mod proto;
 mod reader;
 pub mod tcp;

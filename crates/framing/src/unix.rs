@@ -1,11 +1,12 @@
 //! Unix sockets as a byte transport: private to one user, safe to rebind after a crash.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tokio::net::{UnixListener, UnixStream};
+
+use crate::confined::is_confined;
 
 /// Longest path that the kernel takes for a Unix socket, without the closing zero.
 const MAX_SOCKET_PATH: usize = 107;
@@ -68,12 +69,13 @@ pub async fn dial(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(path).await
 }
 
-/// Whether the process at the other end runs as this process's user.
+/// Whether the process at the other end runs as this process's user, and not in a sandbox.
 ///
-/// The mode of the socket already keeps others out; this holds also where the folder was opened up.
-pub fn peer_is_same_uid(stream: &impl AsFd) -> io::Result<bool> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)?;
-    Ok(peer.uid == rustix::process::geteuid())
+/// The mode of the socket already keeps other users out; this holds also where the folder was
+/// opened up. A mode keeps nobody out who runs in a sandbox of this user.
+pub fn peer_is_users_own(stream: &UnixStream) -> io::Result<bool> {
+    let peer = stream.peer_cred()?;
+    Ok(peer.uid() == rustix::process::geteuid().as_raw() && !is_confined(peer.pid()))
 }
 
 #[cfg(test)]
@@ -96,8 +98,8 @@ mod tests {
 
         let (near, accepted) = tokio::join!(dial(&path), live.accept());
         let (far, _) = accepted.expect("dialled");
-        assert!(peer_is_same_uid(&near.expect("bound")).expect("known"));
-        assert!(peer_is_same_uid(&far).expect("known"));
+        assert!(peer_is_users_own(&near.expect("bound")).expect("known"));
+        assert!(peer_is_users_own(&far).expect("known"));
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use quintet_framing::confined::{descends_from, is_confined};
 use quintet_framing::{FrameError, FrameReader, FrameWriter, ReadError, unix};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -252,10 +253,16 @@ impl Link {
 
     /// Takes a connection, or says why not.
     pub(super) fn connect(&mut self, stream: UnixStream) -> Result<(), &'static str> {
-        match unix::peer_is_same_uid(&stream) {
-            Ok(true) => {}
-            Ok(false) => return Err("a connection of another user was refused"),
-            Err(_) => return Err("a connection of an unknown user was refused"),
+        let Ok(peer) = stream.peer_cred() else {
+            return Err("a connection of an unknown user was refused");
+        };
+        if peer.uid() != rustix::process::geteuid().as_raw() {
+            return Err("a connection of another user was refused");
+        }
+        // An agent may confine itself; what a sandbox runs may not pose as one.
+        let leader = self.process.mark().pid;
+        if is_confined(peer.pid()) && !peer.pid().is_some_and(|pid| descends_from(pid, leader)) {
+            return Err("a connection from a sandbox was refused");
         }
         if self.had_connection {
             return Err("a second connection was closed");

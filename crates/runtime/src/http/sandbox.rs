@@ -40,7 +40,8 @@ pub(super) async fn upgrade(
     };
     let peer = PeerInfo {
         address: Some(address.peer),
-        same_user: is_same_user(address).await,
+        // Who shows a token is judged by it, wherever they dial from.
+        same_user: token.is_none() && is_same_user(address).await,
         token,
     };
     let hub = runtime.workers.hub.clone();

@@ -12,8 +12,9 @@ mod logs;
 mod streams;
 mod workers;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::Stream;
 use quintet_control::wire::{
@@ -47,6 +48,9 @@ pub(crate) use intake::is_readable_folder;
 /// Who answers and sends for the terminal's commands, in the journal.
 const LOCAL_PERSON: &str = "user";
 
+/// A client in a sandbox that is refused is told of at most once in so long.
+const TELL_CONFINED_EVERY: Duration = Duration::from_secs(60);
+
 impl From<Refusal> for ServerError {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
@@ -63,11 +67,28 @@ impl From<Refusal> for ServerError {
 /// Accepts control connections for the daemon.
 pub(crate) struct ControlService {
     runtime: Arc<Runtime>,
+    /// When a client in a sandbox was last told of: it may come as often as it likes.
+    confined_told: Mutex<Option<Instant>>,
 }
 
 impl ControlService {
     pub(crate) fn new(runtime: Arc<Runtime>) -> Self {
-        Self { runtime }
+        Self {
+            runtime,
+            confined_told: Mutex::default(),
+        }
+    }
+
+    fn is_told_lately(&self) -> bool {
+        let mut told = self
+            .confined_told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if told.is_some_and(|at| at.elapsed() < TELL_CONFINED_EVERY) {
+            return true;
+        }
+        *told = Some(Instant::now());
+        false
     }
 }
 
@@ -88,7 +109,7 @@ impl Service for ControlService {
     }
 
     fn closed(&self, peer: &Peer, reason: Closed) {
-        if !matches!(reason, Closed::ForeignUser { .. }) {
+        if !matches!(reason, Closed::ForeignUser { .. } | Closed::Confined) {
             self.runtime.metrics.control_connections.dec();
         }
         if !reason.is_clients_fault() {
@@ -96,6 +117,9 @@ impl Service for ControlService {
             return;
         }
         self.runtime.metrics.control_cut.inc();
+        if matches!(reason, Closed::Confined) && self.is_told_lately() {
+            return;
+        }
         tracing::warn!(%peer, %reason, "control client cut off");
         let data = json!({ "client": peer.to_string(), "reason": reason.to_string() });
         let db = self.runtime.db.clone();

@@ -4,23 +4,29 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 mod diag;
+mod holder;
 
 /// Whether the peer of a connection dials over loopback from a socket of this process's user, as
-/// the kernel says. Where it can't be asked, its tables are read: call it where blocking is allowed.
+/// the kernel says, and from no sandbox. Reads `/proc`: call it where blocking is allowed.
 pub fn is_same_user(local: SocketAddr, peer: SocketAddr) -> bool {
     let (local, peer) = (canonical(local), canonical(peer));
     if !peer.ip().is_loopback() || !local.ip().is_loopback() {
         return false;
     }
     let own = rustix::process::geteuid().as_raw();
-    if let Ok(owner) = diag::owner(peer, local) {
-        return owner == Some(own);
-    }
-    in_tables(local, peer) == Some(own)
+    let found = diag::owner(peer, local).unwrap_or_else(|_| in_tables(local, peer));
+    found.is_some_and(|socket| socket.uid == own && holder::is_free(socket.inode, own))
+}
+
+/// A socket as the kernel lists it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Socket {
+    uid: u32,
+    inode: u64,
 }
 
 /// What the tables of sockets say, which any process may read.
-fn in_tables(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+fn in_tables(local: SocketAddr, peer: SocketAddr) -> Option<Socket> {
     // A dual-stack socket of the peer's is listed in the second table.
     ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -35,7 +41,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 /// The owner of the socket that is bound to `local` and connected to `remote`.
-fn owner(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+fn owner(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<Socket> {
     let spellings = |address: SocketAddr| [spell(address, false), spell(address, true)];
     let (local, remote) = (spellings(local), spellings(remote));
     table.lines().skip(1).find_map(|line| {
@@ -43,11 +49,14 @@ fn owner(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
         let (from, to) = (fields.next()?, fields.next()?);
         let matches = local.iter().any(|spelled| spelled == from)
             && remote.iter().any(|spelled| spelled == to);
-        // After the addresses: state, queues, timer, retransmits, uid.
-        matches
-            .then(|| fields.nth(4))
-            .flatten()
-            .and_then(|uid| uid.parse().ok())
+        if !matches {
+            return None;
+        }
+        // After the addresses: state, queues, timer, retransmits, uid, timeouts, inode.
+        Some(Socket {
+            uid: fields.nth(4)?.parse().ok()?,
+            inode: fields.nth(1)?.parse().ok()?,
+        })
     })
 }
 
@@ -89,7 +98,9 @@ mod tests {
             let here = server.local_addr().unwrap();
             assert!(is_same_user(here, peer), "{bind}");
             let own = rustix::process::geteuid().as_raw();
-            assert_eq!(in_tables(canonical(here), canonical(peer)), Some(own));
+            let listed = in_tables(canonical(here), canonical(peer)).expect("listed");
+            assert_eq!(listed.uid, own);
+            assert!(holder::is_free(listed.inode, own));
             drop(client);
         }
     }
@@ -99,9 +110,13 @@ mod tests {
         let here: SocketAddr = "127.0.0.1:7505".parse().unwrap();
         assert!(!is_same_user(here, "192.0.2.1:1234".parse().unwrap()));
         assert!(!is_same_user(here, "127.0.0.1:1".parse().unwrap()));
-        let table = "header\n 0: 0100007F:04D2 0100007F:1D51 01 00000000:00000000 00:00000000 00000000  1000        0 1 1\n";
+        let table = "header\n 0: 0100007F:04D2 0100007F:1D51 01 00000000:00000000 00:00000000 00000000  1000        0 77 1\n";
         let peer: SocketAddr = "127.0.0.1:1234".parse().unwrap();
-        assert_eq!(owner(table, peer, here), Some(1000));
+        let socket = Socket {
+            uid: 1000,
+            inode: 77,
+        };
+        assert_eq!(owner(table, peer, here), Some(socket));
         assert_eq!(owner(table, here, peer), None);
     }
 }

@@ -8,6 +8,7 @@ use landlock::{
     RulesetStatus, Scope, path_beneath_rules,
 };
 use rustix::process::{Resource, Rlimit};
+use rustix::thread::CapabilitySet;
 
 use super::{Feature, IsolationConfig, Limits, Network, cgroup, seccomp};
 
@@ -77,7 +78,56 @@ pub fn probe() -> Vec<Feature> {
     features
 }
 
+/// What root keeps of its powers: those over files and users, which Landlock bounds. With any
+/// other it could look into this machine's other processes, its disks or its network.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::NET_BIND_SERVICE);
+
+fn give_up_capabilities() -> Feature {
+    let given_up = || -> rustix::io::Result<()> {
+        let mut sets = rustix::thread::capabilities(None)?;
+        if sets.permitted.is_empty() {
+            // Without new privileges there is no way to get any.
+            return Ok(());
+        }
+        // What root executes gets all that is in the bounding set.
+        for capability in CapabilitySet::all().difference(KEPT).iter() {
+            match rustix::thread::remove_capability_from_bounding_set(capability) {
+                // One that this kernel does not know.
+                Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        for set in [
+            &mut sets.effective,
+            &mut sets.permitted,
+            &mut sets.inheritable,
+        ] {
+            *set &= KEPT;
+        }
+        rustix::thread::set_capabilities(None, sets)
+    };
+    match given_up() {
+        Ok(()) => Feature::given(
+            "capabilities",
+            "root has no power over processes, devices and the network",
+        ),
+        Err(errno) => Feature::missing(
+            "capabilities",
+            errno.to_string(),
+            "start it as another user, or with CAP_SETPCAP",
+        ),
+    }
+}
+
 fn confine_thread(config: &IsolationConfig, root: &Path) -> Vec<Feature> {
+    let capabilities = give_up_capabilities();
     let privileges = match rustix::thread::set_no_new_privs(true) {
         Ok(()) => Feature::given("no_new_privs", "setuid programs gain nothing"),
         Err(errno) => Feature::missing("no_new_privs", errno.to_string(), "needs Linux 3.5"),
@@ -102,7 +152,7 @@ fn confine_thread(config: &IsolationConfig, root: &Path) -> Vec<Feature> {
         ),
         Err(error) => Feature::missing("seccomp", error, "needs CONFIG_SECCOMP_FILTER"),
     };
-    vec![privileges, landlock, seccomp]
+    vec![capabilities, privileges, landlock, seccomp]
 }
 
 fn restrict(config: &IsolationConfig, root: &Path) -> Result<RestrictionStatus, RulesetError> {

@@ -10,7 +10,8 @@
 //!
 //! # What it gives
 //!
-//! - no new privileges: a setuid program gains nothing;
+//! - no new privileges: a setuid program gains nothing, and root has no power over other
+//!   processes, devices and the network;
 //! - Landlock: writing only beneath the root, `/tmp` and what the config adds, reading also the
 //!   system's folders; no signals or abstract sockets to the outside where the kernel can;
 //! - seccomp: the calls in [`seccomp`] fail with EPERM, and with the network off every socket that

@@ -151,6 +151,7 @@ fn the_probe_names_every_means_and_its_state() {
         .map(|feature| feature.name.as_str())
         .collect();
     for name in [
+        "capabilities",
         "no_new_privs",
         "landlock",
         "seccomp",

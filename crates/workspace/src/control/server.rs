@@ -107,7 +107,7 @@ pub async fn serve(
 }
 
 async fn converse(open: &Open, stream: UnixStream) -> io::Result<()> {
-    if !unix::peer_is_same_uid(&stream)? {
+    if !unix::peer_is_users_own(&stream)? {
         return Ok(());
     }
     let mut stream = BufReader::new(stream);

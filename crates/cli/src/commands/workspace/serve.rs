@@ -245,9 +245,11 @@ impl Door {
 impl Knock {
     async fn let_in(self) -> io::Result<Connection> {
         match self {
-            Self::Unix(stream) => match unix::peer_is_same_uid(&stream)? {
+            Self::Unix(stream) => match unix::peer_is_users_own(&stream)? {
                 true => Ok(Connection::over_stream(stream)),
-                false => Err(io::Error::other("it is another user's process")),
+                false => Err(io::Error::other(
+                    "it is another user's process, or in a sandbox",
+                )),
             },
             Self::WebSocket(stream, token) => {
                 stream.set_nodelay(true)?;

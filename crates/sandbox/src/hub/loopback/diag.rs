@@ -9,9 +9,11 @@ use std::net::{IpAddr, SocketAddr};
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+use super::Socket;
+
 const HEADER: usize = 16;
 const REQUEST: usize = HEADER + 56;
-/// As far as the owner goes.
+/// As far as the owner and the inode go.
 const ANSWER: usize = HEADER + 72;
 
 const TYPE_ERROR: u16 = 2;
@@ -22,7 +24,7 @@ const ESTABLISHED: u8 = 1;
 const NOT_FOUND: i32 = -2;
 
 /// The owner of the established socket that is bound to `local` and connected to `remote`.
-pub(super) fn owner(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<u32>> {
+pub(super) fn owner(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<Socket>> {
     let kernel = rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::DGRAM,
@@ -80,7 +82,7 @@ fn octets(address: SocketAddr) -> [u8; 16] {
     }
 }
 
-fn read(answer: &[u8], request: &[u8; REQUEST]) -> io::Result<Option<u32>> {
+fn read(answer: &[u8], request: &[u8; REQUEST]) -> io::Result<Option<Socket>> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is cut off");
     let four = |at: usize| {
         answer
@@ -107,7 +109,11 @@ fn read(answer: &[u8], request: &[u8; REQUEST]) -> io::Result<Option<u32>> {
     if !established || !same_ports {
         return Ok(None);
     }
-    Ok(four(ANSWER - 8).map(u32::from_ne_bytes))
+    let number = |at| four(at).map(u32::from_ne_bytes).ok_or_else(malformed);
+    Ok(Some(Socket {
+        uid: number(ANSWER - 8)?,
+        inode: number(ANSWER - 4)?.into(),
+    }))
 }
 
 #[cfg(test)]
@@ -123,8 +129,9 @@ mod tests {
         let client = TcpStream::connect(here).unwrap();
         let (server, peer) = listener.accept().unwrap();
         let own = rustix::process::geteuid().as_raw();
-        assert_eq!(owner(peer, here).unwrap(), Some(own));
-        assert_eq!(owner(here, peer).unwrap(), Some(own), "the other end");
+        let uid = |found: io::Result<Option<Socket>>| found.unwrap().map(|socket| socket.uid);
+        assert_eq!(uid(owner(peer, here)), Some(own));
+        assert_eq!(uid(owner(here, peer)), Some(own), "the other end");
         let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
         assert_eq!(owner(here, nobody).unwrap(), None, "the listener is not it");
         assert_eq!(owner(nobody, here).unwrap(), None);
@@ -143,7 +150,12 @@ mod tests {
         answer[HEADER + 1] = ESTABLISHED;
         answer[HEADER + 4..HEADER + 8].copy_from_slice(&request[HEADER + 8..HEADER + 12]);
         answer[ANSWER - 8..ANSWER - 4].copy_from_slice(&1000u32.to_ne_bytes());
-        assert_eq!(read(&answer, &request).unwrap(), Some(1000));
+        answer[ANSWER - 4..].copy_from_slice(&77u32.to_ne_bytes());
+        let socket = Socket {
+            uid: 1000,
+            inode: 77,
+        };
+        assert_eq!(read(&answer, &request).unwrap(), Some(socket));
         for length in 0..ANSWER {
             assert!(read(&answer[..length], &request).is_err(), "{length}");
         }
