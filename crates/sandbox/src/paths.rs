@@ -51,6 +51,19 @@ pub enum PathError {
     },
 }
 
+/// The folder of a command whose own is `cwd`, relative to its workspace. A command goes where it
+/// likes anyway; this is for what a person means, and says so where it can't be.
+pub fn folder_beneath(workspace: &Path, cwd: &Path) -> Result<PathBuf, String> {
+    let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    if cwd.components().all(inside) {
+        return Ok(workspace.join(cwd));
+    }
+    Err(format!(
+        "the working folder {} is not beneath the workspace; give one relative to it",
+        cwd.display()
+    ))
+}
+
 /// A folder beneath which names are resolved.
 #[derive(Debug)]
 pub struct Root {
@@ -348,6 +361,16 @@ mod tests {
 
     fn text(file: File) -> String {
         io::read_to_string(file).unwrap()
+    }
+
+    #[test]
+    fn a_working_folder_is_beneath_its_workspace() {
+        let at = |cwd: &str| folder_beneath(Path::new("/w"), Path::new(cwd));
+        assert_eq!(at("").as_deref(), Ok(Path::new("/w/")));
+        assert_eq!(at("./a/b").as_deref(), Ok(Path::new("/w/a/b")));
+        for cwd in ["..", "a/../..", "/", "/etc"] {
+            assert!(at(cwd).is_err(), "{cwd}");
+        }
     }
 
     #[test]

@@ -6,7 +6,17 @@
 //! follows from the folder's real path.
 
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+/// Makes a folder that nobody but its user may enter: what is in it was readable by others only
+/// where its file was.
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+}
 
 /// Which end of the plane a folder is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

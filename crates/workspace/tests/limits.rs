@@ -563,3 +563,18 @@ fn what_may_not_be_read_is_left_alone_and_comes_when_it_may() {
     );
     assert_eq!(tree(&work), tree(&one));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn history_and_content_are_their_users_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let host = Host::new().await;
+    let mirror = host.mirror("copy").await;
+    for folder in [
+        &host.home.path().join("state"),
+        &host.home.path().join("cas"),
+        &mirror.state_dir,
+    ] {
+        let mode = fs::metadata(folder).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o700, "{}", folder.display());
+    }
+}

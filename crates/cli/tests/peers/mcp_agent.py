@@ -7,6 +7,7 @@
     race JSON          calls every [name, arguments] of the list at once, says the order of their ends
     token              says mcp_url and mcp_token
     config KEY         says what `init` has under that key
+    keep PATH          writes all that `init` has to a file
 """
 
 import json
@@ -88,6 +89,10 @@ def answer(text):
         return race(json.loads(rest))
     if command == "config":
         return json.dumps(config.get(rest))
+    if command == "keep":
+        with open(rest, "w") as file:
+            json.dump(config, file)
+        return "kept"
     if command == "token":
         return json.dumps([config["mcp_url"], config["mcp_token"]])
     return "what?"

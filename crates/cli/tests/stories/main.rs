@@ -12,6 +12,7 @@ mod cut;
 mod daemon;
 mod guide;
 mod harness;
+mod hostile;
 mod peer;
 mod talk;
 mod terminal;

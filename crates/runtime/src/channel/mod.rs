@@ -34,7 +34,7 @@ use crate::refusal::Refusal;
 use crate::store::{Db, StoreError};
 
 pub(crate) use devices::{Identity, Listed};
-pub(crate) use upgrade::upgrade;
+pub(crate) use upgrade::{asks_for_address, upgrade};
 pub(crate) use web::serve as serve_web;
 
 /// The channel's part of the daemon.

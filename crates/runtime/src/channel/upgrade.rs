@@ -145,6 +145,13 @@ fn origin_allowed(headers: &HeaderMap, allowed: &[String]) -> bool {
     own.is_some() && own == host && own.is_some_and(is_address)
 }
 
+/// Whether a request names its host by an address or `localhost`, which no page of others has.
+pub(crate) fn asks_for_address(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST);
+    host.and_then(|host| host.to_str().ok())
+        .is_some_and(is_address)
+}
+
 fn is_address(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next(),

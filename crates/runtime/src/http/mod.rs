@@ -156,13 +156,15 @@ async fn healthz(State(runtime): State<Arc<Runtime>>) -> Response {
     }
 }
 
-/// Open to this machine; another one needs the control token.
+/// Open to this machine; another one needs the control token, and so does a page of this machine's
+/// browser whose own name was pointed here: it alone asks for a name.
 async fn metrics(
     State(runtime): State<Arc<Runtime>>,
     ConnectInfo(address): ConnectInfo<PeerAddress>,
     headers: HeaderMap,
 ) -> Response {
-    if !address.peer.ip().is_loopback() && !has_token(&headers, &runtime.control_token) {
+    let is_here = address.peer.ip().is_loopback() && channel::asks_for_address(&headers);
+    if !is_here && !has_token(&headers, &runtime.control_token) {
         let text = "send the control token as `Authorization: Bearer`\n";
         return (StatusCode::UNAUTHORIZED, text).into_response();
     }

@@ -33,7 +33,7 @@ pub(super) async fn upgrade(
         Err(rejection) => return rejection.into_response(),
     };
     let known = bearer(&headers).and_then(|token| runtime.workspaces.followed_with(&id, token));
-    let Some(master) = known else {
+    let Some(following) = known else {
         let text = "no such workspace is open to this token\n";
         return (StatusCode::UNAUTHORIZED, text).into_response();
     };
@@ -43,7 +43,7 @@ pub(super) async fn upgrade(
         .max_message_size(limits.max_message)
         .max_frame_size(limits.max_message)
         .on_upgrade(move |socket| async move {
-            runtime.workspaces.serve(&master, carried(socket)).await;
+            runtime.workspaces.serve(following, carried(socket)).await;
         })
 }
 

@@ -127,6 +127,7 @@ impl Runtime {
         self.workers
             .hub
             .disconnect(&worker, "its token was revoked");
+        self.workspaces.shut_out(&worker);
         Ok(Accepted { seq })
     }
 }

@@ -38,6 +38,9 @@ pub(crate) struct CommandRequest {
     pub(crate) cwd: Option<String>,
     /// It is killed after so long.
     pub(crate) timeout: Duration,
+    /// The worker that leave was given for, and no other: while a person thought about it the
+    /// session may have got another one.
+    pub(crate) worker: String,
 }
 
 /// What a command came to.
@@ -127,6 +130,7 @@ impl SessionCommands for Runtime {
             command: request.command,
             cwd: request.cwd,
             timeout: Some(request.timeout),
+            worker: Some(request.worker),
             ..SessionExec::default()
         };
         let (mut handle, finish) = self.start_in_session(session, exec).await?;

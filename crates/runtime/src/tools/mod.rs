@@ -325,6 +325,7 @@ impl ToolServer {
             command,
             cwd: Some(folder.name).filter(|name| !name.is_empty()),
             timeout: Duration::from_secs(timeout),
+            worker: call.worker.clone(),
         };
         let (shown, output) = mpsc::channel(SHOWN_AT_ONCE);
         let running = self.runtime.run(call.session.id, request, shown, cancelled);

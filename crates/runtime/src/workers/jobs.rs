@@ -156,6 +156,7 @@ impl Workers {
                     stdin: request.stdin,
                     mirror: None,
                 };
+                self.dialled(&request.worker).await;
                 self.hub.exec(&request.worker, exec).await?
             }
         };
@@ -198,6 +199,7 @@ impl Workers {
         size: TerminalSize,
         term: &str,
     ) -> Result<CommandEvents, Refusal> {
+        self.dialled(worker).await;
         let handle = self.hub.shell_in(worker, place, size, term).await?;
         Ok(self.follow_shell(handle))
     }

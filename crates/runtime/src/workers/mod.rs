@@ -35,8 +35,8 @@ pub(crate) use copy::copy;
 pub(crate) use jobs::{CommandEvents, terminal_size};
 pub(crate) use running::{Running, RunningCommand, RunningCommands};
 
-/// How long a client that attaches waits for its worker to be back.
-const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a client waits for a worker that is on its way.
+const ARRIVAL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Everything of the sandbox plane that the daemon's servers share.
 pub(crate) struct Workers {
@@ -52,6 +52,8 @@ pub(crate) struct Workers {
     pub(crate) tasks: TaskTracker,
     audit: TaskTracker,
     stop: CancellationToken,
+    /// There is a built-in worker.
+    has_local: AtomicBool,
     /// The built-in worker's commands can write wherever the daemon can.
     local_is_unconfined: AtomicBool,
 }
@@ -81,12 +83,14 @@ impl Workers {
             tasks: TaskTracker::new(),
             audit,
             stop,
+            has_local: AtomicBool::new(false),
             local_is_unconfined: AtomicBool::new(false),
         }
     }
 
-    /// Notes what confines the built-in worker's commands.
+    /// Notes that there is a built-in worker, and what confines its commands.
     pub(crate) fn local_starts_with(&self, features: &[Feature]) {
+        self.has_local.store(true, Ordering::Relaxed);
         let confined = |it: &Feature| it.name == "landlock" && it.available;
         let unconfined = !features.iter().any(confined);
         self.local_is_unconfined
@@ -123,6 +127,14 @@ impl Workers {
         self.audit.wait().await;
     }
 
+    /// Waits for the built-in worker, which dials as any other does and so comes a moment after
+    /// the daemon's first clients. Others are there or they are not.
+    pub(crate) async fn dialled(&self, worker: &str) {
+        if worker == LOCAL && self.has_local.load(Ordering::Relaxed) {
+            self.arrived(worker).await;
+        }
+    }
+
     /// Waits, for a client that attaches, until its worker is there: after a restart of the
     /// daemon the client is often back first.
     pub(crate) async fn arrived(&self, worker: &str) {
@@ -139,7 +151,7 @@ impl Workers {
             }
         };
         // Whoever asks next says what is wrong.
-        let _ = tokio::time::timeout(ATTACH_PATIENCE, online).await;
+        let _ = tokio::time::timeout(ARRIVAL_PATIENCE, online).await;
     }
 }
 
@@ -163,5 +175,34 @@ impl From<RequestError> for Refusal {
             | RequestError::NoAnswer { .. }
             | RequestError::NotKept(_) => Self::Internal(text),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::config::ByteSize;
+
+    #[tokio::test]
+    async fn the_built_in_worker_is_waited_for_and_no_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let config = SandboxConfig {
+            heartbeat: Duration::from_secs(30),
+            stale_after: Duration::from_secs(90),
+            stale_check: Duration::from_secs(30),
+            output_quota: ByteSize::from_bytes(1 << 20),
+            isolate: true,
+        };
+        let token = tokens::mint(None).expect("random");
+        let workers = Workers::new(&db, &config, &Metrics::new("0"), None, token);
+        let mut now = Context::from_waker(Waker::noop());
+        assert_eq!(pin!(workers.dialled(LOCAL)).poll(&mut now), Poll::Ready(()));
+        workers.local_starts_with(&[]);
+        assert_eq!(pin!(workers.dialled(LOCAL)).poll(&mut now), Poll::Pending);
+        assert_eq!(pin!(workers.dialled("box")).poll(&mut now), Poll::Ready(()));
     }
 }

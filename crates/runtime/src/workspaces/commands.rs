@@ -1,12 +1,13 @@
 //! Commands in a session's workspace, and taking them back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quintet_control::wire::{CommandChanges, ExecMsg, PathChange, UndoReport};
 use quintet_sandbox::hub::{ExecHandle, ExecOutcome, ExecRequest, WorkerStatus};
+use quintet_sandbox::paths::folder_beneath;
 use quintet_sandbox::proto::frame::{Mirror, Mirrored};
 use quintet_workspace::history::LogQuery;
 use quintet_workspace::master::UndoRange;
@@ -35,6 +36,8 @@ pub(crate) struct SessionExec {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) stdin: bool,
+    /// The only worker that it may run on; the session's when absent.
+    pub(crate) worker: Option<String>,
 }
 
 impl From<ExecMsg> for SessionExec {
@@ -45,6 +48,7 @@ impl From<ExecMsg> for SessionExec {
             env: request.env,
             timeout: request.timeout_ms.map(Duration::from_millis),
             stdin: request.stdin,
+            worker: None,
         }
     }
 }
@@ -136,7 +140,7 @@ impl Runtime {
             return Err(Refusal::Bad("a timeout of 0 lets nothing run".into()));
         }
         let (session, master) = self.workspace_of(session).await?;
-        let worker = self.worker_of(&session);
+        let worker = exec.worker.unwrap_or_else(|| self.worker_of(&session));
         let shares_folder = self.shares_folder(&worker);
         let mut request = ExecRequest {
             command: exec.command.clone(),
@@ -148,7 +152,8 @@ impl Runtime {
         };
         let mut shared_before = None;
         if shares_folder {
-            let folder = beneath(&master.dir, exec.cwd.as_deref())?;
+            let cwd = Path::new(exec.cwd.as_deref().unwrap_or_default());
+            let folder = folder_beneath(&master.dir, cwd).map_err(Refusal::Bad)?;
             request.cwd = Some(folder.display().to_string());
             let before = master.workspace.flush().await;
             shared_before = Some(before.map_err(|error| Refusal::Conflict(error.to_string()))?);
@@ -156,6 +161,7 @@ impl Runtime {
             request.mirror = Some(self.mirror_of(&master, &worker));
         }
         let running = self.runs(&exec.command, session.id, &worker);
+        self.workers.dialled(&worker).await;
         let handle = self.workers.hub.exec(&worker, request).await?;
         let finish = Finish {
             _running: running,
@@ -199,7 +205,7 @@ impl Runtime {
         let patience = self.config.current().workspace.patience;
         Mirror {
             workspace: master.id.clone(),
-            token: master.token.clone(),
+            token: master.token_of(worker),
             socket: (worker == LOCAL).then(|| master.socket.display().to_string()),
             wait_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
         }
@@ -296,7 +302,9 @@ impl Finish {
                 let mut notes = mirrored.refused.clone();
                 notes.extend(mirrored.behind.clone());
                 let author = Some(self.worker.clone());
-                (mirrored.before, mirrored.after, author, notes)
+                // A worker can say what it likes; there is nothing beyond what we have.
+                let after = mirrored.after.min(workspace.sequence());
+                (mirrored.before.min(after), after, author, notes)
             }
             // It never began.
             (None, None) => {
@@ -390,19 +398,6 @@ fn on_the_wire(changes: Vec<(String, &'static str)>) -> Vec<PathChange> {
 pub(super) fn changes_as_json(changes: &[(String, &'static str)]) -> Value {
     let entry = |(path, change): &(String, &'static str)| json!({ "path": path, "change": change });
     changes.iter().map(entry).collect()
-}
-
-/// A folder beneath a workspace, for a command that runs in the workspace itself.
-fn beneath(workspace: &Path, cwd: Option<&str>) -> Result<PathBuf, Refusal> {
-    let cwd = Path::new(cwd.unwrap_or_default());
-    let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
-    if cwd.components().all(inside) {
-        return Ok(workspace.join(cwd));
-    }
-    Err(Refusal::Bad(format!(
-        "the working folder {} is not beneath the workspace; give one relative to it",
-        cwd.display()
-    )))
 }
 
 struct Undoable {

@@ -65,11 +65,27 @@ pub(crate) struct Master {
     /// The folder.
     pub(crate) dir: PathBuf,
     pub(crate) workspace: Workspace,
-    /// Lets a worker follow it; new whenever it is opened.
-    token: String,
+    /// Who may follow it, by the worker's name. Short sections without an await.
+    followers: Mutex<HashMap<String, Follower>>,
     socket: PathBuf,
     /// Seconds after the daemon's start.
     used: AtomicU64,
+    stop: CancellationToken,
+}
+
+/// A worker that was given a command in a workspace, and so may follow it.
+#[derive(Clone)]
+struct Follower {
+    /// Opens the workspace to this worker; new whenever the workspace is opened.
+    token: String,
+    /// Ends its connections.
+    stop: CancellationToken,
+}
+
+/// Leave to follow a workspace under a worker's name.
+pub(crate) struct Following {
+    master: Arc<Master>,
+    worker: String,
     stop: CancellationToken,
 }
 
@@ -95,17 +111,36 @@ impl Workspaces {
         Ok(master.clone())
     }
 
-    /// An open workspace by its id, for a worker that shows its token.
-    pub(crate) fn followed_with(&self, id: &str, token: &str) -> Option<Arc<Master>> {
+    /// An open workspace by its id, for the worker whose token it is.
+    pub(crate) fn followed_with(&self, id: &str, token: &str) -> Option<Following> {
         let master = self.cells().get(id)?.get()?.clone();
-        quintet_control::tokens_match(token, &master.token).then_some(master)
+        let (worker, stop) = master.follower_with(token)?;
+        Some(Following {
+            master,
+            worker,
+            stop,
+        })
     }
 
-    /// Serves a worker that follows `master`, until either ends.
-    pub(crate) async fn serve(&self, master: &Master, connection: Connection) {
-        let serving = master.workspace.serve(connection, master.stop.clone());
+    /// Serves a worker that follows a workspace, until either ends.
+    pub(crate) async fn serve(&self, following: Following, connection: Connection) {
+        let Following {
+            master,
+            worker,
+            stop,
+        } = following;
+        let serving = master.workspace.serve_sandbox(&worker, connection, stop);
         if let Err(error) = self.tasks.track_future(serving).await {
-            tracing::info!(workspace = master.id, %error, "a worker stopped following");
+            tracing::info!(workspace = master.id, worker, %error, "a worker stopped following");
+        }
+    }
+
+    /// Ends what a worker follows; it may again when it is given another command.
+    pub(crate) fn shut_out(&self, worker: &str) {
+        for master in self.masters() {
+            if let Some(follower) = master.followers().remove(worker) {
+                follower.stop.cancel();
+            }
         }
     }
 
@@ -209,9 +244,7 @@ impl Workspaces {
             id: place.id(),
             dir: place.dir,
             workspace: workspace.clone(),
-            token: [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()]
-                .map(|part| part.simple().to_string())
-                .concat(),
+            followers: Mutex::default(),
             socket,
             used: AtomicU64::new(self.now()),
             stop: stop.clone(),
@@ -229,6 +262,34 @@ impl Workspaces {
 }
 
 impl Master {
+    /// What lets a worker follow it, and nobody else.
+    fn token_of(&self, worker: &str) -> String {
+        let mut followers = self.followers();
+        let follower = followers
+            .entry(worker.to_owned())
+            .or_insert_with(|| Follower {
+                token: [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()]
+                    .map(|part| part.simple().to_string())
+                    .concat(),
+                stop: self.stop.child_token(),
+            });
+        follower.token.clone()
+    }
+
+    fn follower_with(&self, token: &str) -> Option<(String, CancellationToken)> {
+        let followers = self.followers();
+        let (worker, follower) = followers
+            .iter()
+            .find(|(_, follower)| quintet_control::tokens_match(token, &follower.token))?;
+        Some((worker.clone(), follower.stop.clone()))
+    }
+
+    fn followers(&self) -> MutexGuard<'_, HashMap<String, Follower>> {
+        self.followers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn close(&self) {
         self.stop.cancel();
         self.workspace.clone().close().await;
@@ -254,7 +315,7 @@ async fn accept(listener: UnixListener, workspace: Workspace, stop: Cancellation
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        if !unix::peer_is_same_uid(&stream).unwrap_or(false) {
+        if !unix::peer_is_users_own(&stream).unwrap_or(false) {
             continue;
         }
         let (workspace, stop) = (workspace.clone(), stop.clone());

@@ -1,7 +1,7 @@
 //! The copy of a workspace that a command runs in: entered before it starts, left after its end.
 
 use std::collections::VecDeque;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use super::config::Mirrors;
 use super::job::JobCommand;
 use super::state::WorkerState;
+use crate::paths::folder_beneath;
 use crate::proto::frame::{Mirror, Mirrored};
 
 /// A copy that holds all that its master had when it was entered.
@@ -35,14 +36,7 @@ impl Entered {
 
     /// The folder of a command whose own is `cwd`, relative to the workspace.
     pub(crate) fn folder(&self, cwd: &Path) -> Result<PathBuf, String> {
-        let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
-        if cwd.components().all(inside) {
-            return Ok(self.folder.join(cwd));
-        }
-        Err(format!(
-            "the working folder {} is not beneath the workspace; give one relative to it",
-            cwd.display()
-        ))
+        folder_beneath(&self.folder, cwd)
     }
 
     /// Waits until the master has what was written.

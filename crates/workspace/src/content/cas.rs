@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{self as sys, FlockOperation, Mode, OFlags};
 
 use super::chunk::CHUNK_AVERAGE;
+use crate::place::make_private;
 use crate::proto::ContentHash;
 use crate::proto::manifest::{ChunkRef, Manifest};
 
@@ -94,7 +95,7 @@ impl Cas {
             unsynced: Mutex::default(),
         };
         let tmp = cas.dir.join("tmp");
-        fs::create_dir_all(&tmp).map_err(at(&tmp))?;
+        make_private(&tmp).map_err(at(&tmp))?;
         // When nobody writes, what is in tmp was left by a crash.
         let lock = cas.lock_file()?;
         if sys::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {

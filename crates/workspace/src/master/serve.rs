@@ -52,10 +52,31 @@ enum Finished {
 }
 
 impl Workspace {
-    /// Serves one replica until it goes away, it breaks the protocol, or
-    /// `shutdown` is cancelled.
+    /// Serves one replica, by whatever name it gives itself, until it goes
+    /// away, it breaks the protocol, or `shutdown` is cancelled.
     pub async fn serve(
         &self,
+        connection: Connection,
+        shutdown: CancellationToken,
+    ) -> Result<(), ServeError> {
+        let session = MasterSession::new(Duration::ZERO);
+        self.serve_session(session, connection, shutdown).await
+    }
+
+    /// Serves the replica of one sandbox; under another's name it is cut off.
+    pub async fn serve_sandbox(
+        &self,
+        sandbox: &str,
+        connection: Connection,
+        shutdown: CancellationToken,
+    ) -> Result<(), ServeError> {
+        let session = MasterSession::with(sandbox, Duration::ZERO);
+        self.serve_session(session, connection, shutdown).await
+    }
+
+    async fn serve_session(
+        &self,
+        session: MasterSession,
         connection: Connection,
         shutdown: CancellationToken,
     ) -> Result<(), ServeError> {
@@ -65,7 +86,7 @@ impl Workspace {
             workspace: self.clone(),
             id,
             started: Instant::now(),
-            session: MasterSession::new(Duration::ZERO),
+            session,
             effects: JoinSet::new(),
             contents: HashMap::new(),
             manifests: HashMap::new(),

@@ -13,6 +13,7 @@ use super::own::OwnObjects;
 use crate::content::{Cas, CasError, Ingest, Object};
 use crate::history::{History, HistoryError, HistoryReader};
 use crate::mailbox::{Mailbox, mailbox};
+use crate::place::make_private;
 use crate::proto::fetch::Offer;
 use crate::proto::{Author, ContentHash, Ledger, WorkspacePath};
 use crate::tree::{LiveTree, Look, Problem, Refused, Root, TrackLimits, TreeError, seen};
@@ -261,7 +262,7 @@ impl Workspace {
         };
         let dir = config.dir.canonicalize().map_err(io(&config.dir))?;
         config.limits.check_place(&dir)?;
-        std::fs::create_dir_all(&config.state_dir).map_err(io(&config.state_dir))?;
+        make_private(&config.state_dir).map_err(io(&config.state_dir))?;
         let state_dir = config
             .state_dir
             .canonicalize()

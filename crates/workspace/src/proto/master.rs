@@ -124,10 +124,10 @@ pub enum MasterError {
         /// The message.
         name: &'static str,
     },
-    /// It changed its name.
-    #[error("the replica said it is {first:?} and then {second:?}")]
+    /// It changed its name, or took another's.
+    #[error("the replica is {first:?} and said that it is {second:?}")]
     OtherSandbox {
-        /// The name it had.
+        /// Its name.
         first: String,
         /// The name it used now.
         second: String,
@@ -230,7 +230,15 @@ impl MasterSession {
         }
     }
 
-    /// Who is connected, once it has said so.
+    /// A connection that was just made and on which nobody but `sandbox` may speak.
+    pub fn with(sandbox: &str, now: Duration) -> Self {
+        Self {
+            sandbox: Some(sandbox.into()),
+            ..Self::new(now)
+        }
+    }
+
+    /// Who is connected, once it has said so or where it is known.
     pub fn sandbox_id(&self) -> Option<&Arc<str>> {
         self.sandbox.as_ref()
     }

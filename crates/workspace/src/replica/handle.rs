@@ -16,6 +16,7 @@ use crate::content::{Cas, CasError};
 use crate::history::HistoryError;
 use crate::mailbox::{Mailbox, mailbox};
 use crate::master::OpenError;
+use crate::place::make_private;
 use crate::proto::WorkspacePath;
 use crate::proto::replica::{Base, ReplicaCore};
 use crate::tree::{LiveTree, Look, Problem, Root, TrackLimits, TreeError, seen};
@@ -190,7 +191,7 @@ impl Replica {
         std::fs::create_dir_all(&config.dir).map_err(io(&config.dir))?;
         let dir = config.dir.canonicalize().map_err(io(&config.dir))?;
         config.limits.check_place(&dir)?;
-        std::fs::create_dir_all(&config.state_dir).map_err(io(&config.state_dir))?;
+        make_private(&config.state_dir).map_err(io(&config.state_dir))?;
         let state_dir = config
             .state_dir
             .canonicalize()
