@@ -215,6 +215,7 @@ impl Pair {
     }
 }
 
+#[derive(Clone, Copy)]
 enum Steer<'a> {
     Not,
     Record,

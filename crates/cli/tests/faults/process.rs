@@ -1,6 +1,5 @@
 //! A process that may end at any moment, and what it said until then.
 
-use std::fs::File;
 use std::process::{ExitStatus, Stdio};
 
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -27,7 +26,7 @@ impl Process {
         let talk = tempfile::NamedTempFile::new().unwrap();
         let mut child = command
             .stdout(Stdio::piped())
-            .stderr(File::from(talk.reopen().unwrap()))
+            .stderr(talk.reopen().unwrap())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();

@@ -51,7 +51,7 @@ impl BadReplica {
         }
     }
 
-    async fn is_hung_up_on(mut self) {
+    async fn sees_the_connection_closed(mut self) {
         while self.next().await.is_some() {}
     }
 
@@ -205,7 +205,7 @@ async fn a_revoked_worker_follows_nothing_any_more() {
 
     machine.runs(&["token", "revoke", "1"]).await.succeeds();
     row(&machine, "worker_offline", |data| data["worker"] == "bad").await;
-    replica.is_hung_up_on().await;
+    replica.sees_the_connection_closed().await;
     let again = BadReplica::follows(&daemon, &mirror.workspace, &mirror.token).await;
     assert_eq!(again.err(), Some(401));
     let (_, answer) = BadWorker::registers(&daemon, "bad", Some(token.trim())).await;
