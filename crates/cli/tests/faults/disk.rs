@@ -23,8 +23,9 @@ impl Errno {
     /// Whether a person can see from this text what is wrong with the disk.
     pub(crate) fn is_named_in(self, text: &str) -> bool {
         let words: &[&str] = match self {
-            Self::Full => &["No space left", "is full"],
-            // SQLite calls a write that is refused an I/O error, whatever the reason.
+            // SQLite calls a write to its shared index that is refused an I/O error, whatever the
+            // reason, and any write to a disk that can only be read.
+            Self::Full => &["No space left", "is full", "I/O error"],
             Self::ReadOnly => &["ead-only", "readonly", "I/O error"],
             Self::Broken => &["I/O error", "nput/output error"],
         };

@@ -140,7 +140,8 @@ impl Steering {
     }
 }
 
-fn watched(machine: &Machine, under: &[&Path], arguments: &[&str]) -> Command {
+/// The program under watch, with neither a fault nor a note.
+pub(crate) fn watched(machine: &Machine, under: &[&Path], arguments: &[&str]) -> Command {
     let under: Vec<&str> = under
         .iter()
         .map(|folder| folder.to_str().unwrap())

@@ -46,7 +46,10 @@ impl Process {
             match within("a line is printed", line).await {
                 Some(line) if line.contains(text) => return true,
                 Some(_) => {}
-                None => return false,
+                None => {
+                    within("the process ends", self.dies()).await;
+                    return false;
+                }
             }
         }
     }
