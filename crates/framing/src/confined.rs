@@ -20,6 +20,12 @@ pub fn is_confined(pid: Option<i32>) -> bool {
     filters(&pid.to_string()).is_none_or(|theirs| theirs > *ours)
 }
 
+/// Whether the process runs as `uid`, also where it hides from that user what it has open.
+pub fn runs_as(pid: i32, uid: u32) -> bool {
+    let ids = field(&pid.to_string(), "Uid:").unwrap_or_default();
+    ids.split_whitespace().any(|id| id.parse() == Ok(uid))
+}
+
 /// Whether `ancestor` started the process, or what started it.
 pub fn descends_from(pid: i32, ancestor: i32) -> bool {
     let mut pid = pid;
@@ -49,6 +55,8 @@ mod tests {
         let own = std::process::id().cast_signed();
         assert!(!is_confined(Some(own)));
         assert!(!is_confined(None));
+        let uid = rustix::process::geteuid().as_raw();
+        assert!(runs_as(own, uid) && !runs_as(own, uid + 1));
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()

@@ -1,63 +1,67 @@
 //! Which processes have a socket open, as `/proc` shows them.
 
-use std::collections::HashSet;
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
 
-use quintet_framing::confined::is_confined;
+use quintet_framing::confined::{is_confined, runs_as};
 
-/// Whether processes of `uid` have the socket open and none of them is in a sandbox.
+/// Whether no process of `uid` that is in a sandbox has the socket open.
 ///
-/// A process can hide its descriptors; then nobody is seen to have the socket, and it is not free.
+/// One can hide what it has open. Then a process that is in no sandbox has to be seen to have it.
 pub(super) fn is_free(inode: u64, uid: u32) -> bool {
-    // What the last look found: of many workers that dial at once, most are found by one look.
-    // Held while looking, so that those who wait profit from it.
-    static FREE: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
-    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-    if free.as_ref().is_some_and(|free| free.contains(&inode)) {
-        return true;
-    }
-    free.insert(free_sockets(uid)).contains(&inode)
-}
-
-/// The sockets that processes of `uid` have open, but for those that one in a sandbox has.
-fn free_sockets(uid: u32) -> HashSet<u64> {
-    let (mut free, mut confined) = (HashSet::new(), HashSet::new());
-    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let pid = process.file_name().to_str().and_then(|it| it.parse().ok());
-        let Some(pid) = pid else { continue };
-        if process.metadata().is_ok_and(|found| found.uid() == uid) {
-            let sockets = sockets_of(&process.path());
-            match is_confined(Some(pid)) {
-                true => confined.extend(sockets),
-                false => free.extend(sockets),
-            }
+    let mut hidden = false;
+    for (pid, folder) in processes() {
+        if !is_confined(Some(pid)) || !runs_as(pid, uid) {
+            continue;
+        }
+        match has_open(&folder, inode) {
+            Ok(true) => return false,
+            Ok(false) => {}
+            Err(error) => hidden |= error.kind() != io::ErrorKind::NotFound,
         }
     }
-    &free - &confined
+    !hidden || is_seen(inode, uid)
 }
 
-fn sockets_of(process: &Path) -> Vec<u64> {
-    let descriptors = std::fs::read_dir(process.join("fd")).into_iter();
-    descriptors
-        .flatten()
-        .flatten()
-        .filter_map(|descriptor| {
-            let target = std::fs::read_link(descriptor.path()).ok()?;
-            let inode = target.to_str()?.strip_prefix("socket:[")?;
-            inode.strip_suffix(']')?.parse().ok()
-        })
-        .collect()
+/// Whether a process of `uid` that is in no sandbox has the socket open.
+fn is_seen(inode: u64, uid: u32) -> bool {
+    processes()
+        .filter(|(_, folder)| std::fs::metadata(folder).is_ok_and(|found| found.uid() == uid))
+        .filter(|(pid, _)| !is_confined(Some(*pid)))
+        .any(|(_, folder)| has_open(&folder, inode).unwrap_or(false))
+}
+
+fn processes() -> impl Iterator<Item = (i32, PathBuf)> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+}
+
+fn has_open(process: &Path, inode: u64) -> io::Result<bool> {
+    let name = format!("socket:[{inode}]");
+    let mut descriptors = std::fs::read_dir(process.join("fd"))?.flatten();
+    Ok(descriptors.any(|descriptor| {
+        std::fs::read_link(descriptor.path()).is_ok_and(|target| target.as_os_str() == &*name)
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
-    fn a_socket_that_nobody_is_seen_to_have_is_not_free() {
+    fn a_socket_is_seen_with_its_process_and_nobodys_is_not() {
         let own = rustix::process::geteuid().as_raw();
-        assert!(!is_free(u64::MAX, own));
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let name = std::fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
+        let name = name.to_str().unwrap();
+        let inode = name
+            .strip_prefix("socket:[")
+            .and_then(|it| it.strip_suffix(']'));
+        let inode: u64 = inode.unwrap().parse().unwrap();
+        assert!(is_seen(inode, own));
+        assert!(is_free(inode, own));
+        assert!(!is_seen(u64::MAX, own));
     }
 }
