@@ -228,6 +228,10 @@ async fn files_that_do_not_come_back_are_said_and_follow_later() {
         told.strip_prefix("error: ")
     );
 
+    let undo = ["undo", &session];
+    let refused = machine.runs(&undo).await.fails(1);
+    assert!(refused.contains("is not at the host"), "{refused}");
+
     way.clear();
     within("the files follow", async {
         while !(project.join("a").exists() && project.join("b").exists()) {
@@ -239,4 +243,6 @@ async fn files_that_do_not_come_back_are_said_and_follow_later() {
         .runs(&["exec", "--session", &session, "--", "cat a b"])
         .await;
     assert_eq!(said.succeeds(), "one\ntwo\n");
+    machine.runs(&undo).await.succeeds();
+    assert!(!project.join("a").exists() && !project.join("b").exists());
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quintet_control::wire::{CommandChanges, ExecMsg, PathChange, UndoReport};
-use quintet_sandbox::hub::{ExecHandle, ExecOutcome, ExecRequest, WorkerStatus};
+use quintet_sandbox::hub::{ExecEvent, ExecHandle, ExecOutcome, ExecRequest, WorkerStatus};
 use quintet_sandbox::paths::folder_beneath;
 use quintet_sandbox::proto::frame::{Mirror, Mirrored};
 use quintet_workspace::history::LogQuery;
@@ -237,12 +237,16 @@ impl Runtime {
                 "no command of session {id} changed a file that could be put back"
             )));
         }
+        for command in last.iter().filter(|command| command.may_be_on_its_way) {
+            self.arrives(id, command).await?;
+        }
+        let now = master.workspace.sequence();
         let mut undone = Undone::default();
         let mut newly_settled = BTreeSet::new();
         for command in last {
             let range = UndoRange {
                 after: command.before,
-                through: command.after,
+                through: command.after.min(now),
                 author: command.author,
                 only: command.only,
                 settled: settled.clone(),
@@ -276,6 +280,41 @@ impl Runtime {
         let row = Entry::new(Kind::CommandsUndone, &data).in_session(id);
         self.db.append(vec![row]).await?;
         Ok(undone)
+    }
+
+    /// Waits until the host has what a command wrote that said it did not: any command on its worker
+    /// ends after that.
+    async fn arrives(&self, session: u64, command: &Undoable) -> Result<(), Refusal> {
+        let late = |reason: String| {
+            let seq = command.seq;
+            Refusal::Conflict(format!(
+                "what command {seq} changed is not at the host: {reason}"
+            ))
+        };
+        let nothing = SessionExec {
+            command: "true".to_owned(),
+            cwd: None,
+            env: BTreeMap::new(),
+            timeout: None,
+            stdin: false,
+            worker: command.author.clone(),
+        };
+        let started = self.start_in_session(session, nothing).await;
+        let (mut handle, _running) = started.map_err(|refusal| late(refusal.to_string()))?;
+        loop {
+            match handle.next().await {
+                Ok(ExecEvent::Ended { .. }) => break,
+                Ok(_) => {}
+                Err(error) => return Err(late(error.to_string())),
+            }
+        }
+        match handle
+            .mirrored()
+            .and_then(|mirrored| mirrored.behind.clone())
+        {
+            None => Ok(()),
+            Some(reason) => Err(late(reason)),
+        }
     }
 }
 
@@ -352,6 +391,9 @@ impl Finish {
         if !notes.is_empty() {
             data["notes"] = json!(notes);
         }
+        if mirrored.is_some_and(|mirrored| mirrored.behind.is_some()) {
+            data["behind"] = json!(true);
+        }
         let row = Entry::new(Kind::Command, &data).in_session(self.session);
         let seq = self.db.append(vec![row]).await?;
         Ok(Some(CommandEnd {
@@ -403,7 +445,9 @@ pub(super) fn changes_as_json(changes: &[(String, &'static str)]) -> Value {
 struct Undoable {
     seq: u64,
     before: u64,
+    /// Of a command whose changes came later, as far as they may have: to the next command.
     after: u64,
+    may_be_on_its_way: bool,
     author: Option<String>,
     /// Of a tool's write, its own paths: others of this machine may have changed meanwhile.
     only: Option<BTreeSet<WorkspacePath>>,
@@ -426,6 +470,7 @@ fn undoable(
         Kind::CommandsUndone.as_str(),
     ))?;
     let (mut gone, mut settled, mut found) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    let (mut next_begins, mut arrived) = (u64::MAX, BTreeSet::new());
     while let Some(row) = rows.next()? {
         let seq = row.get::<_, i64>(0)?.cast_unsigned();
         let kind = Kind::from_name(&row.get::<_, String>(1)?);
@@ -441,12 +486,21 @@ fn undoable(
         let (Some(before), Some(after)) = (before, after) else {
             continue;
         };
+        let author = data["author"].as_str().map(str::to_owned);
+        let behind = data["behind"] == true;
+        let may_be_on_its_way = behind && !arrived.contains(&author);
+        if !behind {
+            arrived.insert(author.clone());
+        }
+        let after = if behind { next_begins } else { after };
+        next_begins = before;
         if after > before && !gone.contains(&seq) {
             found.push(Undoable {
                 seq,
                 before,
                 after,
-                author: data["author"].as_str().map(str::to_owned),
+                may_be_on_its_way,
+                author,
                 only: data["tool"].is_string().then(|| paths_of(&data["changed"])),
             });
             if found.len() == count as usize {
