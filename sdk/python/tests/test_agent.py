@@ -11,7 +11,7 @@ import sys
 import tempfile
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 import pytest
 
@@ -318,7 +318,7 @@ def test_guidance_that_no_turn_looks_at_is_given_back() -> None:
             release.clear()
 
         @agent.on_config
-        def configured(changes: Dict[str, Any], source: Optional[str]) -> None:
+        def configured(changes: Mapping[str, Any], source: Optional[str]) -> None:
             release.set()
 
         async with serving(agent) as coordinator:
