@@ -22,14 +22,15 @@ impl Errno {
 
     /// Whether a person can see from this text what is wrong with the disk.
     pub(crate) fn is_named_in(self, text: &str) -> bool {
+        // SQLite calls a refused write an I/O error in places, and of a database that it can't open
+        // it says no more than that.
+        let sqlite = ["I/O error", "unable to open database file"];
         let words: &[&str] = match self {
-            // SQLite calls a write to its shared index that is refused an I/O error, whatever the
-            // reason, and any write to a disk that can only be read.
-            Self::Full => &["No space left", "is full", "I/O error"],
-            Self::ReadOnly => &["ead-only", "readonly", "I/O error"],
-            Self::Broken => &["I/O error", "nput/output error"],
+            Self::Full => &["No space left", "is full"],
+            Self::ReadOnly => &["ead-only", "readonly"],
+            Self::Broken => &["nput/output error"],
         };
-        words.iter().any(|word| text.contains(word))
+        words.iter().chain(&sqlite).any(|word| text.contains(word))
     }
 }
 

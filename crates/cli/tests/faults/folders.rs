@@ -309,7 +309,7 @@ async fn recorded(side: Side) -> Vec<Point> {
     let (told, processes) = runs(&pair, side, Steer::Record).await;
     assert_eq!(told.rounds, ROUNDS, "{:?}", told.refusals);
     pair.agrees(&told).await;
-    end(&pair, processes).await;
+    end_clean(&pair, processes).await;
     pair.steering.recorded()
 }
 
@@ -335,8 +335,8 @@ async fn restarted(
     }
 }
 
-/// Both end in order and leave nothing unfinished.
-async fn end(pair: &Pair, processes: [Process; 2]) -> String {
+/// Both end in order.
+async fn end(processes: [Process; 2]) -> String {
     let mut said = String::new();
     for mut process in processes {
         process.signal(Signal::TERM);
@@ -344,6 +344,12 @@ async fn end(pair: &Pair, processes: [Process; 2]) -> String {
         assert!(ended.status.success(), "{ended:?}");
         said += &ended.stderr;
     }
+    said
+}
+
+/// Both end in order and leave nothing unfinished.
+async fn end_clean(pair: &Pair, processes: [Process; 2]) -> String {
+    let said = end(processes).await;
     assert_eq!(temporary(pair.machine.path()), BTreeSet::new());
     said
 }
@@ -360,7 +366,7 @@ async fn killed(plan: Plan) -> &'static str {
         "{ended:?}"
     );
     pair.agrees(&told).await;
-    end(&pair, processes).await;
+    end_clean(&pair, processes).await;
     if pair.steering.hit() {
         "killed"
     } else {
@@ -407,7 +413,11 @@ async fn refused(plan: Plan) -> &'static str {
     pair.steering.mend();
     if processes[plan.side as usize].lives() {
         pair.agrees(&told).await;
-        let said = end(&pair, processes).await;
+        let said = end(processes).await;
+        // A disk that can't be written keeps what was to be removed; the next start does that.
+        let (master, _) = pair.start(Side::Master, Steer::Not).await;
+        let (replica, _) = pair.start(Side::Replica, Steer::Not).await;
+        end_clean(&pair, [master, replica]).await;
         // A replica can't know what is wrong with its master's disk.
         let clear = |refusal: &String| errno.is_named_in(refusal) || errno.is_named_in(&said);
         let only_late = |refusal: &String| refusal.contains("not done within");
@@ -427,7 +437,7 @@ async fn refused(plan: Plan) -> &'static str {
     let (processes, ended) = restarted(&pair, plan.side, processes).await;
     assert!(errno.is_named_in(&ended.stderr), "unclear: {ended:?}");
     pair.agrees(&told).await;
-    end(&pair, processes).await;
+    end_clean(&pair, processes).await;
     "ended with the reason"
 }
 
