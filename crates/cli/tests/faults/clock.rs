@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
-use quintet_control::wire::{
-    CreateCronMsg, CronRunsMsg, EventsMsg, ExecMsg, JournalEvent, SendMsg, TokenCreateMsg,
-};
+use quintet_control::wire::{CreateCronMsg, CronRunsMsg, ExecMsg, SendMsg, TokenCreateMsg};
 use quintet_control::{Client, UnixClient};
 use rustix::process::Signal;
 
+use crate::daemon::journal;
 use crate::harness::Machine;
 use crate::points::tool;
 use crate::process::Process;
@@ -47,16 +46,6 @@ fn jumps(name: &str) -> Vec<i64> {
     name.split_whitespace()
         .map(|hours| hours.parse().unwrap())
         .collect()
-}
-
-async fn journal(client: &mut UnixClient) -> Vec<JournalEvent> {
-    let request = EventsMsg {
-        session: None,
-        after_seq: Some(0),
-        follow: false,
-    };
-    let events: Vec<_> = client.events(request).collect().await;
-    events.into_iter().map(|event| event.unwrap()).collect()
 }
 
 /// Everything that a daemon does goes on at whatever time.

@@ -314,7 +314,7 @@ async fn all<T>(
     Ok(ended)
 }
 
-async fn journal(client: &mut UnixClient) -> Vec<JournalEvent> {
+pub(crate) async fn journal(client: &mut UnixClient) -> Vec<JournalEvent> {
     let request = EventsMsg {
         session: None,
         after_seq: Some(0),

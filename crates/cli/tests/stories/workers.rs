@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::harness::{Finished, Machine, Running, within};
 
 /// Waits until the journal has such a row.
-async fn row(machine: &Machine, kind: &str, such: impl Fn(&Value) -> bool) -> Value {
+pub(crate) async fn row(machine: &Machine, kind: &str, such: impl Fn(&Value) -> bool) -> Value {
     let mut events =
         Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
     loop {

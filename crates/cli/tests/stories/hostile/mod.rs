@@ -9,10 +9,10 @@ mod secrets;
 mod worker;
 
 use quintet_framing::ws::{DialError, DialledWs, WsDial, WsLimits, dial};
-use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{Machine, Running, within};
+use crate::harness::within;
+use crate::workers::row;
 
 /// Dials a path of the daemon's port.
 async fn dialled(
@@ -48,16 +48,4 @@ async fn asks(http: &str, head: &str, body: &str) -> String {
         .await
         .unwrap();
     String::from_utf8_lossy(&answer).into_owned()
-}
-
-/// Waits until the journal has such a row.
-async fn row(machine: &Machine, kind: &str, such: impl Fn(&Value) -> bool) -> Value {
-    let mut events =
-        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
-    loop {
-        let row: Value = serde_json::from_str(&events.line().await).unwrap();
-        if row["kind"] == kind && such(&row["data"]) {
-            return row;
-        }
-    }
 }
