@@ -62,7 +62,7 @@ impl ReplicaCore {
     fn catch_up_again(&mut self, since: u64) {
         self.phase = Phase::CatchingUp {
             fenced: true,
-            heartbeats: 0,
+            heard: false,
         };
         // Barriers that wait must go out before the fence, to be answered first.
         self.send_barriers();
@@ -90,18 +90,21 @@ impl ReplicaCore {
                 self.full_resync();
             }
             Phase::CatchingUp { fenced: false, .. } => self.end_catch_up(sequence),
-            Phase::CatchingUp { heartbeats: 0, .. } => {
+            // Any number of heartbeats may have been sent before this catch-up was asked for, so
+            // that none can end it; the fence does.
+            Phase::CatchingUp { heard: false, .. } => {
                 self.phase = Phase::CatchingUp {
                     fenced: true,
-                    heartbeats: 1,
+                    heard: true,
                 };
             }
             // A whole tree that ends with deletions, which it leaves out, or a master that can't
-            // go on from what it sent: to ask again is right in both cases.
+            // go on from what it sent and owes the fence until it is asked again: to ask is right
+            // in both cases.
             Phase::CatchingUp { .. } if sequence > self.announced => {
                 self.catch_up_again(if self.resyncing { 0 } else { self.applied });
             }
-            Phase::CatchingUp { .. } => self.end_catch_up(sequence),
+            Phase::CatchingUp { .. } => {}
             Phase::Live if sequence > self.received => self.catch_up_again(self.received),
             Phase::Live if sequence < self.received => self.full_resync(),
             Phase::Live => {}

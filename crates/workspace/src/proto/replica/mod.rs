@@ -230,12 +230,12 @@ pub enum ReplicaError {
 enum Phase {
     Offline,
     /// The first catch-up of a connection ends with the first heartbeat. A later
-    /// one may be crossed by a heartbeat that was sent before it was asked for:
-    /// it ends with a fence, a barrier of our own behind the request, or with a
-    /// second heartbeat where a master does not answer barriers.
+    /// one may be crossed by heartbeats that were sent before it was asked for:
+    /// it ends with a fence, a barrier of our own behind the request.
     CatchingUp {
         fenced: bool,
-        heartbeats: u32,
+        /// Whether a heartbeat came since it was asked for.
+        heard: bool,
     },
     Live,
 }
@@ -373,7 +373,7 @@ impl ReplicaCore {
     pub fn connected(&mut self, now: Duration) {
         self.phase = Phase::CatchingUp {
             fenced: false,
-            heartbeats: 0,
+            heard: false,
         };
         self.connection += 1;
         self.last_heard = now;
@@ -680,3 +680,6 @@ impl ReplicaCore {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
