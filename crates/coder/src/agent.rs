@@ -7,7 +7,6 @@ use quintet_agent::sdk::{Agent, Completion, Turn, TurnError};
 use quintet_agent::{InboundMessage, TokenUsage};
 use reqwest::Client;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 
 use crate::mcp::Mcp;
 use crate::model::GatewayAddress;
@@ -30,8 +29,6 @@ const SUMMARY_REQUEST: &str = "Summarise this conversation";
 #[derive(Debug, Default)]
 pub(crate) struct Coder {
     http: OnceLock<Result<Client, String>>,
-    /// Found once for each process; the lock is held while they are looked for.
-    skills: Mutex<Option<Skills>>,
 }
 
 impl Agent for Coder {
@@ -123,12 +120,8 @@ impl Coder {
             turn.log("warn", "the daemon offers no tools").await?;
         }
         let home = config("skills_dir").map(PathBuf::from);
-        let mut found = self.skills.lock().await;
-        if found.is_none() {
-            let server = tools.mcp.as_ref().map(|mcp| (mcp, &tools.toolbox));
-            *found = Some(Skills::find(home.as_deref(), server).await);
-        }
-        tools.skills = found.clone().unwrap_or_default();
+        let server = tools.mcp.as_ref().map(|mcp| (mcp, &tools.toolbox));
+        tools.skills = Skills::find(home.as_deref(), server).await;
         Ok(tools)
     }
 }

@@ -89,8 +89,8 @@ impl Skills {
         let outcome = Outcome::from_call("list_files", &Default::default(), &listed);
         let text = outcome.shown.as_str().unwrap_or_default();
         let paths: Vec<String> = text
-            .split_whitespace()
-            .filter(|word| word.starts_with("skills/") && word.ends_with("/SKILL.md"))
+            .lines()
+            .filter(|line| line.starts_with("skills/") && line.ends_with("/SKILL.md"))
             .take(MAX_SKILLS)
             .map(str::to_owned)
             .collect();

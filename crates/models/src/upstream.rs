@@ -1,7 +1,7 @@
 //! The provider's end of a call: one request, its answer up to the first event.
 
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::{Bytes, BytesMut};
@@ -218,6 +218,7 @@ impl Upstream {
         let retry_after = retry::retry_after(
             text("retry-after").as_deref(),
             text("retry-after-ms").as_deref(),
+            SystemTime::now(),
         );
         let code = response.status().as_u16();
         // Its words are worth having; that they can't be had changes nothing.

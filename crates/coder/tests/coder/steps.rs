@@ -162,6 +162,28 @@ async fn the_conversation_outlives_its_process() {
 }
 
 #[tokio::test]
+async fn a_skill_and_instructions_that_were_written_meanwhile_are_known() {
+    let bed = Bed::new(vec![
+        Reply::text("ready"),
+        Reply::tool("t1", "load_skill", json!({"name": "tidy"})),
+        Reply::text("tidy now"),
+    ])
+    .await;
+    bed.say("first").await;
+    let skill = "---\nname: tidy\ndescription: puts things away\n---\nTidy up.\n";
+    bed.tools.file("skills/how to tidy/SKILL.md", skill);
+    bed.tools.file("AGENTS.md", "Always write tests.");
+    bed.say("second").await;
+    let asked = bed.asked();
+    let system = |at: usize| asked[at].body["system"][0]["text"].as_str().unwrap();
+    assert!(!system(0).contains("tidy"), "{}", system(0));
+    assert!(system(1).contains("- tidy: puts things away"));
+    assert!(system(1).contains("Always write tests."));
+    assert_eq!(last_block(&asked[2])["content"], "Tidy up.");
+    bed.finish().await;
+}
+
+#[tokio::test]
 async fn a_call_that_a_crash_cut_off_is_told_to_the_model() {
     let bed = Bed::new(vec![
         Reply::tool("t1", "exec", json!({"command": "wait for ever"})),
