@@ -139,6 +139,37 @@ async fn a_turn_that_was_cut_by_kill_9_ends_with_an_error_and_can_be_retried() {
 }
 
 #[tokio::test]
+async fn after_kill_9_what_waited_is_answered_and_what_was_approved_is_approved() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let asks = machine.begins(&["send", "test", "approve make"]);
+    let id = machine.sees("approval_requested", 1).await["data"]["approval"].to_string();
+    machine
+        .runs(&["approve", &id, "--scope", "session"])
+        .await
+        .succeeds();
+    assert_eq!(asks.ends().await.succeeds(), "approved\n");
+    let _waits = machine.begins(&["send", "test", "wait"]);
+    let follow = ["events", "--json", "--follow", "--after", "0"];
+    Running::start(machine.quintet(&follow))
+        .prints("\"text\":\"waiting\"")
+        .await;
+    let next = machine.begins(&["send", "test", "say next"]);
+    machine.queue_reaches(1).await;
+    drop(next);
+    daemon.dies().await;
+
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    Running::start(machine.quintet(&follow))
+        .prints("\"text\":\"next\"")
+        .await;
+    let again = ["send", "test", "approve make"];
+    assert_eq!(machine.runs(&again).await.succeeds(), "approved\n");
+    let open = machine.runs(&["approvals", "--json"]).await.json();
+    assert_eq!(open.as_array().unwrap().len(), 0);
+}
+
+#[tokio::test]
 async fn control_over_tcp_needs_the_token() {
     let machine = Machine::fresh();
     let _daemon = machine.up_with(&["--control-tcp", "127.0.0.1:0"]).await;

@@ -153,6 +153,19 @@ impl Machine {
             }
         }
     }
+
+    /// Waits until so many messages are in the queue: each arrival is an event of the journal.
+    pub(crate) async fn queue_reaches(&self, count: usize) -> Value {
+        let mut events =
+            Running::start(self.quintet(&["events", "--json", "--follow", "--after", "0"]));
+        loop {
+            events.line().await;
+            let queue = self.runs(&["queue", "ls", "--json"]).await.json();
+            if queue.as_array().unwrap().len() == count {
+                return queue;
+            }
+        }
+    }
 }
 
 /// A daemon in the foreground of its own process.

@@ -117,9 +117,9 @@ async fn waiting_messages_are_listed_changed_and_removed() {
     let first = machine.begins(&["send", "test", "wait"]);
     machine.sees("text_delta", 1).await;
     let second = machine.begins(&["send", "test", "say two", "--session", "1"]);
-    queue_reaches(&machine, 1).await;
+    machine.queue_reaches(1).await;
     let third = machine.begins(&["send", "test", "say three", "--session", "1"]);
-    let queue = queue_reaches(&machine, 2).await;
+    let queue = machine.queue_reaches(2).await;
     assert_eq!(queue[0]["text"], "say two");
     assert_eq!(queue[0]["session"], 1);
     assert!(queue[0]["at"].is_string());
@@ -138,19 +138,6 @@ async fn waiting_messages_are_listed_changed_and_removed() {
         machine.runs(&["queue", "ls", "--json"]).await.json(),
         json!([])
     );
-}
-
-/// Waits until so many messages are in the queue: each arrival is an event of the journal.
-async fn queue_reaches(machine: &Machine, count: usize) -> Value {
-    let mut events =
-        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
-    loop {
-        events.line().await;
-        let queue = machine.runs(&["queue", "ls", "--json"]).await.json();
-        if queue.as_array().unwrap().len() == count {
-            return queue;
-        }
-    }
 }
 
 #[tokio::test]

@@ -439,6 +439,10 @@ async fn what_the_policy_asks_about_waits_for_a_person() {
             .contains("before { tool = \"write_file\""),
         "{approval}"
     );
+    let row = machine.sees("approval_requested", 1).await;
+    for told in ["rule", "rule_place"] {
+        assert_eq!(row["data"][told], approval[told]);
+    }
     assert_eq!(approval["hash"].as_str().unwrap().len(), 64);
     let id = approval["id"].to_string();
     machine
