@@ -179,11 +179,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_behind_the_tail_reads_read_disk_and_catches_up() {
+    async fn a_reader_behind_the_tail_reads_the_disk_and_catches_up() {
         let (_folder, db) = database();
         let big = "x".repeat(4096);
         for _ in 0..60 {
-            let batch = (0..100).map(|i| entry(i % 3, &big)).collect();
+            let of = |i: u64| entry(i % 3, &big).in_turn(i % 3, i % 2);
+            let batch = (0..100).map(of).collect();
             db.append(batch).await.expect("durable");
         }
         assert!(
@@ -192,9 +193,12 @@ mod tests {
         );
         let everything = all(Reader::new(&db, Filter::default(), 0)).await;
         assert_eq!(everything, (1..=6000).collect::<Vec<_>>());
-        let of_one = all(Reader::new(&db, Filter::session(1), 10)).await;
-        let expected: Vec<u64> = (11..=6000).filter(|seq| (seq - 1) % 100 % 3 == 1).collect();
+        let of_one = all(Reader::new(&db, Filter::session(1), 11)).await;
+        let expected: Vec<u64> = (12..=6000).filter(|seq| (seq - 1) % 100 % 3 == 1).collect();
         assert_eq!(of_one, expected);
+        let of_its_turn = all(Reader::new(&db, Filter::turn(1, 1), 8)).await;
+        let expected: Vec<u64> = (9..=6000).filter(|seq| (seq - 1) % 100 % 6 == 1).collect();
+        assert_eq!(of_its_turn, expected);
     }
 
     #[tokio::test]
