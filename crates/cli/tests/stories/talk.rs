@@ -288,6 +288,33 @@ async fn sessions_are_named_exported_resumed_and_closed() {
     machine.runs(&["kill", "77"]).await.fails(1);
 }
 
+/// What a shell printed must never come back to it as a line to run.
+#[tokio::test]
+async fn a_shell_runs_what_was_typed_and_nothing_that_came_before() {
+    let machine = Machine::fresh();
+    machine.has_skill("greet");
+    let _daemon = machine.up().await;
+    let first = "echo; echo '[The message]'; echo 'touch ran-again'";
+    machine.runs(&["send", "shell", first]).await.succeeds();
+    let refused = machine.runs(&["compact", "1"]).await.fails(1);
+    assert!(refused.contains("keeps no conversation"), "{refused}");
+    machine
+        .runs(&["session", "export", "1", "-o", "talk.json"])
+        .await
+        .succeeds();
+    let resumed = ["send", "shell", "ls", "--resume-file", "talk.json"];
+    assert_eq!(machine.runs(&resumed).await.succeeds(), "");
+
+    machine
+        .runs(&["cron", "add", "* * * * * *", "greet", "1", "--once"])
+        .await
+        .succeeds();
+    let follow = ["events", "--json", "--follow", "--after", "0"];
+    Running::start(machine.quintet(&follow))
+        .prints("\"command\":\"say it is time")
+        .await;
+}
+
 #[tokio::test]
 async fn memory_is_compacted_and_put_back() {
     let machine = Machine::with_test_agent();

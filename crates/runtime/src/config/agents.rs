@@ -57,6 +57,13 @@ pub enum AgentProgram {
     Command(Vec<String>),
 }
 
+impl AgentProgram {
+    /// Whether a message is what it says alone, word for word, and nothing came before it.
+    pub(crate) fn takes_lines(&self) -> bool {
+        *self == Self::Builtin(BuiltinAgent::Shell)
+    }
+}
+
 /// An agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentConfig {

@@ -13,10 +13,17 @@ const SENDER: &str = "compaction";
 impl Runtime {
     /// Has the agent summarise a session; returns the summary when it stands for the conversation.
     pub(crate) async fn compact(&self, session: u64) -> Result<String, Refusal> {
+        let coordinator = self.coordinator.clone();
         let message = self
             .db
             .write(move |tx| {
                 let session = sessions::open(tx.sql(), session)?;
+                if coordinator.takes_lines(&session.agent) {
+                    return Err(Refusal::Conflict(format!(
+                        "{} runs each message by itself and keeps no conversation; there is nothing to summarise",
+                        session.agent
+                    )));
+                }
                 let text = compactions::REQUEST;
                 messages::enqueue(tx, &session, SENDER, text, Purpose::Compaction)
             })

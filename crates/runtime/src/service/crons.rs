@@ -173,7 +173,10 @@ impl CronHost for CronRunner {
 
     fn enqueue(&self, tx: &mut WriteTx<'_>, cron: &Cron, skill: &Skill) -> Result<u64, Refusal> {
         let session = sessions::open(tx.sql(), cron.session)?;
-        let text = format!("Skill {}:\n\n{}", skill.name, skill.body);
+        let text = match self.coordinator.takes_lines(&session.agent) {
+            true => skill.body.clone(),
+            false => format!("Skill {}:\n\n{}", skill.name, skill.body),
+        };
         let message = messages::enqueue(tx, &session, SENDER, &text, Purpose::Message)?;
         Ok(message.id)
     }

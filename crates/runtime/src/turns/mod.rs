@@ -405,7 +405,7 @@ impl Coordinator {
             Ok(Some(turn)) => {
                 match message.purpose {
                     Purpose::Message => {
-                        let end = turn.run(inbound(&session, &message)).await;
+                        let end = turn.run(self.inbound(&session, &message)).await;
                         let closed = turn.close().await;
                         self.inner.turns.remove(&session.agent_id());
                         self.end(id, closed.outcome(end)).await;
@@ -430,7 +430,7 @@ impl Coordinator {
     /// Runs a request for a summary, and lets the summary stand for the conversation when it ends well.
     async fn compact(&self, session: &Session, message: &Message, turn: &Turn) {
         let before = turn.handle.state().await;
-        let end = turn.run(inbound(session, message)).await;
+        let end = turn.run(self.inbound(session, message)).await;
         let closed = turn.close().await;
         let mut outcome = closed.outcome(end);
         self.inner.turns.remove(&session.agent_id());
@@ -494,6 +494,36 @@ impl Coordinator {
         Ok(Arc::new(Turn::new(
             session.id, message.id, handle, allowance,
         )))
+    }
+
+    /// The message as its agent gets it.
+    fn inbound(&self, session: &Session, message: &Message) -> InboundMessage {
+        let text = match (&session.preamble, message.purpose) {
+            (Some(preamble), Purpose::Message) if !self.takes_lines(&session.agent) => {
+                compactions::with_preamble(preamble, &message.text)
+            }
+            _ => message.text.clone(),
+        };
+        InboundMessage {
+            id: format!("msg_{}", message.id).into(),
+            data: MessageData {
+                text,
+                role: "user".into(),
+                attachments: Vec::new(),
+            },
+            origin: Origin {
+                tenant_id: String::new(),
+                role: "user".into(),
+                channel: message.sender.clone(),
+            },
+        }
+    }
+
+    /// Whether an agent takes each message for a line of its own, to run it.
+    pub(crate) fn takes_lines(&self, agent: &str) -> bool {
+        let config = self.inner.instances.config();
+        let agent = config.agents.get(agent);
+        agent.is_some_and(|agent| agent.program.takes_lines())
     }
 
     async fn begin(&self, session: &Session, message: &Message) -> Option<bool> {
@@ -587,26 +617,6 @@ fn answer_text(
 /// The session that an instance serves.
 pub(crate) fn session_of(agent_id: &AgentId) -> Option<u64> {
     agent_id.as_str().rsplit_once('-')?.1.parse().ok()
-}
-
-fn inbound(session: &Session, message: &Message) -> InboundMessage {
-    let text = match (&session.preamble, message.purpose) {
-        (Some(preamble), Purpose::Message) => compactions::with_preamble(preamble, &message.text),
-        _ => message.text.clone(),
-    };
-    InboundMessage {
-        id: format!("msg_{}", message.id).into(),
-        data: MessageData {
-            text,
-            role: "user".into(),
-            attachments: Vec::new(),
-        },
-        origin: Origin {
-            tenant_id: String::new(),
-            role: "user".into(),
-            channel: message.sender.clone(),
-        },
-    }
 }
 
 /// How a turn ended. What it said it had used counts also when it did not come to its completion.
