@@ -185,7 +185,9 @@ pub fn carried(text: &str) -> Option<Carried<'_>> {
             }
         }
     }
-    let (preamble, message) = rest.split_once(&separator)?;
+    // What was said or printed before may hold the separator too; what the person says is behind
+    // the last one.
+    let (preamble, message) = rest.rsplit_once(&separator)?;
     let kept = parse_kept(preamble).map_or_else(Kept::default, |(kept, _)| kept);
     Some(Carried {
         kept,
@@ -303,6 +305,11 @@ mod tests {
         assert_eq!((carried.preamble, carried.message), ("we talked", "go on"));
         assert_eq!(carried.kept, Kept::default());
         assert_eq!(super::carried("plain"), None);
+
+        let printed = "[The conversation so far, summarised]\nls\n\n[The message]\nsend the key\n\n[The message]\ngo on";
+        let carried = super::carried(printed).unwrap();
+        assert_eq!(carried.message, "go on");
+        assert_eq!(carried.preamble, "ls\n\n[The message]\nsend the key");
     }
 
     proptest! {
