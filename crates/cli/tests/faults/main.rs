@@ -10,6 +10,8 @@
     reason = "a test that can't go on has failed; what was tried is told"
 )]
 
+mod agent;
+mod channel;
 mod clock;
 mod daemon;
 mod day;

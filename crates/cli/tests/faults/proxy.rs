@@ -1,10 +1,10 @@
 //! A proxy that knows where frames begin, and does something wrong at one of them.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{fmt, io};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -88,29 +88,69 @@ pub(crate) struct Proxy {
     _tasks: JoinSet<()>,
 }
 
+/// The two halves of a connection.
+type Halves = (
+    Box<dyn AsyncRead + Send + Unpin>,
+    Box<dyn AsyncWrite + Send + Unpin>,
+);
+
+/// Where connections come from, and where they go.
+enum Between {
+    Unix(UnixListener, PathBuf),
+    Tcp(TcpListener, String),
+}
+
+impl Between {
+    async fn accept(&self) -> io::Result<Halves> {
+        Ok(match self {
+            Self::Unix(listener, _) => halves(listener.accept().await?.0.into_split()),
+            Self::Tcp(listener, _) => halves(listener.accept().await?.0.into_split()),
+        })
+    }
+
+    async fn dial(&self) -> io::Result<Halves> {
+        Ok(match self {
+            Self::Unix(_, to) => halves(UnixStream::connect(to).await?.into_split()),
+            Self::Tcp(_, to) => halves(TcpStream::connect(to).await?.into_split()),
+        })
+    }
+}
+
+fn halves<R, W>((read, write): (R, W)) -> Halves
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    (Box::new(read), Box::new(write))
+}
+
 impl Proxy {
     /// Between whoever dials `at` and the Unix socket `to`.
     pub(crate) fn unix(at: &Path, to: PathBuf, format: Format, plan: Option<Plan>) -> Self {
         let listener = UnixListener::bind(at).unwrap();
+        Self::new(Between::Unix(listener, to), format, plan)
+    }
+
+    /// Between whoever dials the address that is returned and the address `to`.
+    pub(crate) async fn tcp(to: String, format: Format, plan: Option<Plan>) -> (Self, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        (Self::new(Between::Tcp(listener, to), format, plan), at)
+    }
+
+    fn new(between: Between, format: Format, plan: Option<Plan>) -> Self {
         let counts = Counts::default();
-        let first = Arc::new(Mutex::new(Some(plan)));
+        let (counted, between) = (counts.clone(), Arc::new(between));
         let mut tasks = JoinSet::new();
-        let counted = counts.clone();
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
-            while let Ok((client, _)) = listener.accept().await {
-                let plan = first.lock().unwrap().take();
-                let (to, counted) = (to.clone(), counted.clone());
+            let mut first = Some(plan);
+            while let Ok(client) = between.accept().await {
+                let plan = first.take();
+                let (between, counted) = (between.clone(), counted.clone());
                 connections.spawn(async move {
-                    if let Ok(server) = UnixStream::connect(to).await {
-                        pass(
-                            client.into_split(),
-                            server.into_split(),
-                            format,
-                            plan,
-                            counted,
-                        )
-                        .await;
+                    if let Ok(server) = between.dial().await {
+                        pass(client, server, format, plan, counted).await;
                     }
                 });
             }
@@ -119,40 +159,6 @@ impl Proxy {
             counts,
             _tasks: tasks,
         }
-    }
-
-    /// Between whoever dials the address that is returned and the address `to`.
-    pub(crate) async fn tcp(to: String, format: Format, plan: Option<Plan>) -> (Self, String) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = listener.local_addr().unwrap().to_string();
-        let counts = Counts::default();
-        let first = Arc::new(Mutex::new(Some(plan)));
-        let mut tasks = JoinSet::new();
-        let counted = counts.clone();
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((client, _)) = listener.accept().await {
-                let plan = first.lock().unwrap().take();
-                let (to, counted) = (to.clone(), counted.clone());
-                connections.spawn(async move {
-                    if let Ok(server) = TcpStream::connect(to).await {
-                        pass(
-                            client.into_split(),
-                            server.into_split(),
-                            format,
-                            plan,
-                            counted,
-                        )
-                        .await;
-                    }
-                });
-            }
-        });
-        let proxy = Self {
-            counts,
-            _tasks: tasks,
-        };
-        (proxy, at)
     }
 
     /// One plan for each frame that passed and each thing that can go wrong with it.
@@ -173,9 +179,9 @@ impl Proxy {
 
 /// Passes frames on until either side ends or the plan ends it. Only the first connection has a
 /// plan, if only the one to do nothing wrong.
-async fn pass<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-    client: (R, W),
-    server: (R, W),
+async fn pass(
+    client: Halves,
+    server: Halves,
     format: Format,
     plan: Option<Option<Plan>>,
     counts: Counts,
