@@ -26,3 +26,4 @@ mod points;
 mod process;
 mod proxy;
 mod trials;
+mod worker;
