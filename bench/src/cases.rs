@@ -8,6 +8,7 @@ mod coherent;
 mod control;
 mod framing;
 mod journal;
+pub(crate) mod load;
 pub(crate) mod sandbox;
 pub(crate) mod workspace;
 

@@ -22,6 +22,7 @@ race is about a latency, the rate is how often it fits in a second.
 ```sh
 bench/run all                 # every case, into docs/benchmarks/results.jsonl and this file
 bench/run NAME --rounds 3     # one of them, to the terminal
+bench/run load                # everything at once for 10 minutes
 ```
 
 The bench installs the peers itself. Nothing else should run meanwhile: two rounds of one contender
@@ -77,7 +78,7 @@ impl Results {
     fn rows(&self) -> impl Iterator<Item = &Row> {
         self.lines.iter().filter_map(|line| match line {
             Line::Measured(row) => Some(row),
-            Line::Failed(_) => None,
+            Line::Failed(_) | Line::Load(_) => None,
         })
     }
 
@@ -102,6 +103,14 @@ impl Results {
         self.goals(&mut out)?;
         for case in cases::ALL {
             self.case(case, &mut out)?;
+        }
+        // The newest, where one was added to the results of an earlier run.
+        let load = self.lines.iter().rev().find_map(|line| match line {
+            Line::Load(load) => Some(load),
+            _ => None,
+        });
+        if let Some(load) = load {
+            out.push_str(&load.section()?);
         }
         Ok(out)
     }
@@ -132,6 +141,7 @@ impl Results {
             let (of, race) = match line {
                 Line::Measured(row) => (&row.case, &row.variant),
                 Line::Failed(failure) => (&failure.case, &failure.variant),
+                Line::Load(_) => continue,
             };
             if of != case.name {
                 continue;
@@ -146,7 +156,7 @@ impl Results {
                 variant = Some(race);
                 let unit = match line {
                     Line::Measured(row) => row.unit.as_str(),
-                    Line::Failed(_) => "",
+                    Line::Failed(_) | Line::Load(_) => "",
                 };
                 writeln!(
                     out,
@@ -170,6 +180,7 @@ impl Results {
                     let first = failure.failed.lines().next().unwrap_or_default();
                     writeln!(out, "| {} | failed: {first} | | | |", failure.contender)?;
                 }
+                Line::Load(_) => {}
             }
         }
         Ok(())

@@ -16,8 +16,12 @@ mod document;
 mod goals;
 mod harness;
 
+use cases::load;
+use harness::Line;
+
 const USAGE: &str = "\
 usage: bench/run NAME [--rounds N] [--only VARIANT]
+       bench/run load [--minutes N] [--workers N] [--sessions N] [--browsers N] [--replicas N]
        bench/run all [--rounds N]    every case, into docs/benchmarks/results.jsonl, then the document
        bench/run document            docs/benchmarks.md and its plots from the results of the last `all`
 
@@ -48,6 +52,9 @@ fn main() -> anyhow::Result<ExitCode> {
         document::write()?;
         return Ok(ExitCode::SUCCESS);
     }
+    if name == load::NAME {
+        return load(load::Size::of(args)?, &mut io::stdout());
+    }
     let wanted: Vec<_> = cases::ALL
         .iter()
         .filter(|case| name == "all" || case.name == name)
@@ -76,9 +83,27 @@ fn main() -> anyhow::Result<ExitCode> {
         harness::run(case.name, races, rounds, &mut io::stderr(), &mut data)?;
     }
     if name == "all" {
+        let ended = load(load::Size::default(), &mut data)?;
         document::write()?;
+        return Ok(ended);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the load and writes its line; fails with what went wrong.
+fn load(size: load::Size, data: &mut dyn Write) -> anyhow::Result<ExitCode> {
+    let load = load::run(size)?;
+    let mut talk = io::stderr();
+    writeln!(talk, "{}", load.section()?)?;
+    for error in load.errors() {
+        writeln!(talk, "error: {error}")?;
+    }
+    let ended = match load.errors() {
+        [] => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    };
+    writeln!(data, "{}", serde_json::to_string(&Line::Load(load))?)?;
+    Ok(ended)
 }
 
 /// The file of a whole run, which says first where it was.
@@ -97,5 +122,6 @@ fn usage() -> anyhow::Result<ExitCode> {
     for case in cases::ALL {
         writeln!(out, "  {:<12} {}", case.name, case.about)?;
     }
+    writeln!(out, "  {:<12} {}", load::NAME, load::ABOUT)?;
     Ok(ExitCode::from(2))
 }

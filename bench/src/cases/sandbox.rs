@@ -22,7 +22,7 @@ use crate::harness::{Contender, Race};
 mod bare;
 pub(crate) mod child;
 mod files;
-mod memory;
+pub(super) mod memory;
 pub(super) mod ours;
 mod relay;
 mod sandd;

@@ -26,7 +26,7 @@ mod ours;
 mod peer;
 mod rsync;
 mod syncthing;
-mod trees;
+pub(super) mod trees;
 mod unison;
 
 use peer::Peer;

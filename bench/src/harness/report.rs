@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::stats::Spread;
+use crate::cases::load::Load;
 
 /// What came out for one contender of one race.
 #[derive(Debug, Serialize, Deserialize)]
@@ -12,6 +13,8 @@ use super::stats::Spread;
 pub(crate) enum Line {
     Measured(Row),
     Failed(Failure),
+    /// Not of a race.
+    Load(Load),
 }
 
 /// One contender's result in one race.
@@ -67,6 +70,7 @@ pub(super) fn table(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
                 writeln!(out, "  {contender:<44} failed: {failed}")?;
                 continue;
             }
+            Line::Load(_) => continue,
         };
         let rate = row.rate;
         let bytes = row

@@ -12,7 +12,7 @@ pub(crate) struct Spread {
 
 impl Spread {
     /// The spread of `samples`, of which there is at least one.
-    pub(super) fn of(samples: &[f64]) -> Self {
+    pub(crate) fn of(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let middle = sorted.len() / 2;

@@ -2,12 +2,14 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use quintet_agent::InboundMessage;
 use quintet_agent::sdk::{self, Agent, AgentEnv, Completion, Turn, TurnError};
 
 use super::bare;
+use crate::cases::load::Stamp;
 
 /// `child agent`: under the supervisor. `child bare MODE SOCKET COUNT`: the bare loop's other end.
 pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
@@ -26,7 +28,8 @@ pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
     }
 }
 
-/// Answers `N` with N deltas of 200 bytes.
+/// Answers `N` with N deltas of 200 bytes, and `N MILLIS` with N lines, one every so many
+/// milliseconds, each with its number and when it was sent.
 struct Flood;
 
 impl Agent for Flood {
@@ -35,6 +38,10 @@ impl Agent for Flood {
         turn: Turn,
         message: InboundMessage,
     ) -> Result<Completion, TurnError> {
+        if let Some((count, millis)) = message.data.text.split_once(' ') {
+            let number = |word: &str| word.parse().unwrap_or(1);
+            return paced(&turn, number(count), Duration::from_millis(number(millis))).await;
+        }
         let count: u64 = message.data.text.parse().unwrap_or(0);
         let text = "x".repeat(200);
         for _ in 0..count {
@@ -42,6 +49,15 @@ impl Agent for Flood {
         }
         Ok(Completion::default())
     }
+}
+
+async fn paced(turn: &Turn, count: u64, every: Duration) -> Result<Completion, TurnError> {
+    let mut ticks = tokio::time::interval(every);
+    for number in 0..count {
+        ticks.tick().await;
+        turn.text_delta(Stamp::now(number).line()).await?;
+    }
+    Ok(Completion::default())
 }
 
 fn agent() -> anyhow::Result<()> {

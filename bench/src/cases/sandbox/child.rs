@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use quintet_sandbox::isolate::{self, HelperCommand, IsolationConfig, Limits, Net
 use quintet_sandbox::proto::Protocol;
 use quintet_sandbox::worker::{Worker, WorkerConfig, scrub_environment};
 use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Serialize, Deserialize)]
@@ -30,7 +31,7 @@ pub(in crate::cases) struct Settings {
     pub(in crate::cases) copies: Option<PathBuf>,
 }
 
-/// `worker JSON`, `isolate-exec ...`, `daemon HOME`, or the other end of a bare transfer.
+/// `worker JSON`, `workers COUNT URL FOLDER`, `isolate-exec ...`, `daemon HOME`, or the other end of a bare transfer.
 pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> anyhow::Result<ExitCode> {
     let mode = args.next().context("a mode")?;
     if mode == "isolate-exec" {
@@ -44,6 +45,9 @@ pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> anyhow::Result<Ex
     end_with_the_parent();
     match (mode.to_str(), words.as_slice()) {
         (Some("worker"), [settings]) => worker(serde_json::from_str(settings)?)?,
+        (Some("workers"), [count, url, folder]) => {
+            workers(count.parse()?, url, Path::new(folder))?;
+        }
         (Some("daemon"), [home]) => daemon(Home::new(home))?,
         (Some("files"), [wire, address, root]) => super::files::serve_child(wire, address, root)?,
         (Some("relay"), [work, address]) => super::relay::serve_child(work, address)?,
@@ -96,6 +100,30 @@ fn worker(settings: Settings) -> anyhow::Result<()> {
     tokio::runtime::Runtime::new()?.block_on(async {
         let worker = Worker::start(config).await?;
         worker.run(CancellationToken::new()).await;
+        Ok(())
+    })
+}
+
+/// Many workers in one process, `worker-0` and so on; the first has copies of workspaces.
+fn workers(count: usize, server_url: &str, folder: &Path) -> anyhow::Result<()> {
+    // A worker has a thread of its own, and each of its commands one while it is started.
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(2 * count + 64);
+    runtime.build()?.block_on(async {
+        let mut running = JoinSet::new();
+        for number in 0..count {
+            let at = |what: &str| folder.join(format!("{what}-{number}"));
+            std::fs::create_dir(at("root"))?;
+            let id = format!("worker-{number}");
+            let mut config = WorkerConfig::new(server_url, &id, at("root"), at("spool"));
+            config.env = scrub_environment(std::env::vars_os());
+            if number == 0 {
+                config.mirrors = Some(Arc::new(WorkspaceCopies::of(&config, at("copies"))?));
+            }
+            let worker = Worker::start(config).await?;
+            running.spawn(worker.run(CancellationToken::new()));
+        }
+        running.join_all().await;
         Ok(())
     })
 }

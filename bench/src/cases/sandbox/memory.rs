@@ -69,7 +69,7 @@ async fn connect(url: &str, id: &str) -> anyhow::Result<DialledWs> {
     Ok(socket)
 }
 
-async fn online(client: &mut UnixClient, wanted: usize) -> anyhow::Result<()> {
+pub(in crate::cases) async fn online(client: &mut UnixClient, wanted: usize) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let list = client.workers().await?.workers;
@@ -81,7 +81,7 @@ async fn online(client: &mut UnixClient, wanted: usize) -> anyhow::Result<()> {
     }
 }
 
-fn resident(pid: u32) -> anyhow::Result<u64> {
+pub(in crate::cases) fn resident(pid: u32) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status
         .lines()

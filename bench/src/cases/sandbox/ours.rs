@@ -67,7 +67,7 @@ impl Program {
         })
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(in crate::cases) fn pid(&self) -> u32 {
         self.child.id()
     }
 }
@@ -86,7 +86,7 @@ fn runtime() -> anyhow::Result<Runtime> {
 }
 
 /// A folder in memory where there is one.
-pub(super) fn memory_folder() -> anyhow::Result<TempDir> {
+pub(in crate::cases) fn memory_folder() -> anyhow::Result<TempDir> {
     let shm = Path::new("/dev/shm");
     Ok(if shm.is_dir() {
         TempDir::new_in(shm)?

@@ -101,7 +101,11 @@ pub(super) fn change_inside(place: &Place) -> anyhow::Result<()> {
 
 /// Fails unless both folders hold the same.
 pub(super) fn same(place: &Place) -> anyhow::Result<()> {
-    let (master, replica) = (place.master(), place.replica());
+    holds(&place.replica(), &place.master())
+}
+
+/// Fails unless `replica` holds everything that `master` does.
+pub(in crate::cases) fn holds(replica: &Path, master: &Path) -> anyhow::Result<()> {
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(master.join(&folder))? {
