@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use quintet_control::{Client as _, UnixClient};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
@@ -81,6 +81,10 @@ impl Size {
                 _ => bail!("{flag} is no option of {NAME}"),
             }
         }
+        ensure!(
+            size.browsers > 1,
+            "one browser follows everything, another one session: --browsers takes at least 2"
+        );
         Ok(size)
     }
 
@@ -191,7 +195,7 @@ mod tests {
         let usual = Size::default();
         assert_eq!((size.minutes, size.replicas), (0.5, 2));
         assert_eq!(size.workers, usual.workers);
-        for wrong in [["--workers", "0"], ["--workers", "x"], ["--what", "1"]] {
+        for wrong in [["--workers", "0"], ["--browsers", "1"], ["--what", "1"]] {
             assert!(Size::of(wrong.map(str::to_owned).into_iter()).is_err());
         }
     }
