@@ -48,8 +48,8 @@ pub(super) fn work(bed: &Bed, sessions: &[u64], tasks: &mut JoinSet<anyhow::Resu
     for session in sessions {
         tasks.spawn(talk(bed.clone(), *session));
     }
-    for _ in 0..PINGERS {
-        tasks.spawn(ping(bed.clone()));
+    for pinger in 0..PINGERS {
+        tasks.spawn(ping(bed.clone(), pinger));
     }
 }
 
@@ -120,8 +120,9 @@ async fn turn(
     start.context("a turn has no start")
 }
 
-async fn ping(bed: Bed) -> anyhow::Result<()> {
+async fn ping(bed: Bed, pinger: usize) -> anyhow::Result<()> {
     let mut client = bed.client().await?;
+    tokio::time::sleep(PING_EVERY.mul_f64(pinger as f64 / PINGERS as f64)).await;
     let mut ticks = tokio::time::interval(PING_EVERY);
     while bed.tick(&mut ticks).await {
         let asked = Instant::now();
