@@ -25,7 +25,7 @@ use super::Bed;
 use super::tally::Latency;
 
 /// Between two writes of the host, and into how many files they go.
-pub(super) const HOST_EVERY: Duration = Duration::from_millis(200);
+pub(super) const HOST_EVERY: Duration = Duration::from_millis(100);
 const FILES: u64 = 200;
 
 /// One replica in so many writes back, as often as this.
