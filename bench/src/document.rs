@@ -304,6 +304,38 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_load_is_a_section() {
+        let mut results = results();
+        assert!(!results.document().expect("a document").contains("## Load"));
+        for count in [1, 2] {
+            let line = serde_json::json!({
+                "case": "load", "minutes": 10.0,
+                "workers": 4, "sessions": 3, "browsers": 2, "replicas": 1,
+                "latencies": [{
+                    "plane": "control", "what": "ping", "count": count,
+                    "p50": 1.0, "p99": 2.0, "max": 3.0,
+                }],
+                "memory": {
+                    "early": 100.0, "late": 101.0, "daemon_most": 110.0, "all_most": 900.0,
+                    "samples": 60,
+                },
+                "errors": [],
+            });
+            let line = serde_json::from_value(line).expect("a line");
+            assert!(matches!(line, Line::Load(_)));
+            results.lines.push(line);
+        }
+        let text = results.document().expect("a document");
+        assert!(
+            text.contains("| control | ping | 2 | 1.00 ms | 2.00 ms | 3.00 ms |"),
+            "{text}"
+        );
+        assert!(!text.contains("| control | ping | 1 |"), "{text}");
+        assert!(text.contains("101.0 MiB in the last: +1.0 %"), "{text}");
+        assert!(text.contains("| errors | none |"), "{text}");
+    }
+
+    #[test]
     fn only_cases_with_peers_have_a_plot() {
         let results = results();
         let with: Vec<&str> = cases::ALL

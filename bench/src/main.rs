@@ -28,6 +28,8 @@ usage: bench/run NAME [--rounds N] [--only VARIANT]
   --rounds N       measured rounds, 9 unless told; odd, so that the median is one that happened
   --only VARIANT   only the variants whose name holds this
 
+The line that `load` prints belongs at the end of docs/benchmarks/results.jsonl.
+
 cases:
 ";
 
