@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::routing::any;
+use futures_util::SinkExt;
 use quintet_channel::client::{Client, ClientError, Identity, ServerMessage};
 use quintet_channel::proto::device::{Device, DeviceId, Seconds, Seen, TokenHash};
 use quintet_channel::proto::keys::{KeyPair, PublicKey, Secret32};
@@ -28,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 struct Answering {
+    started: Instant,
+    token_ttl: Seconds,
     keys: KeyPair,
     devices: Mutex<HashMap<[u8; 32], Device>>,
     ended: mpsc::UnboundedSender<Closed>,
@@ -51,12 +54,12 @@ impl Backend for Answering {
     type V1 = Nothing;
 
     fn now(&self) -> Seconds {
-        1_000_000
+        1_000_000 + self.started.elapsed().as_secs()
     }
     fn settings(&self) -> Settings {
         Settings {
             e2e_required: true,
-            token_ttl: 1000,
+            token_ttl: self.token_ttl,
             code_ttl: 1000,
         }
     }
@@ -78,7 +81,12 @@ impl Backend for Answering {
         }
         Ok(())
     }
-    async fn seen(&self, _: DeviceId, _: Seen) {}
+    async fn seen(&self, id: DeviceId, seen: Seen) {
+        let mut devices = self.devices.lock().unwrap();
+        if let Some(device) = devices.values_mut().find(|device| device.id == id) {
+            device.expires_at = seen.expires_at;
+        }
+    }
     async fn v1_session(&self, _: &Device) -> Result<Nothing, OpError> {
         Ok(Nothing)
     }
@@ -126,8 +134,14 @@ struct Bed {
 
 impl Bed {
     async fn new(limits: Limits) -> Self {
+        Self::with_ttl(limits, 1000).await
+    }
+
+    async fn with_ttl(limits: Limits, token_ttl: Seconds) -> Self {
         let (sender, ended) = mpsc::unbounded_channel();
         let backend = Answering {
+            started: Instant::now(),
+            token_ttl,
             keys: KeyPair::new(&Secret32::new([7; 32])),
             devices: Mutex::default(),
             ended: sender,
@@ -148,7 +162,11 @@ impl Bed {
                                 source: IpAddr::V4(Ipv4Addr::LOCALHOST),
                                 program: "test".into(),
                             };
-                            hub.serve_v2(socket, peer, CancellationToken::new()).await;
+                            let stop = CancellationToken::new();
+                            match socket.protocol() {
+                                Some(_) => hub.serve_v2(socket, peer, stop).await,
+                                None => hub.serve_v1(socket, peer, stop).await,
+                            }
                         })
                 }
             }),
@@ -194,6 +212,35 @@ async fn a_client_that_never_reads_is_cut_off() {
     };
     timeout(DEADLINE, place_is_free).await.unwrap();
     drop(client);
+}
+
+/// The original protocol answers every message: whoever asks and never reads fills the socket.
+#[tokio::test]
+async fn a_client_of_the_original_protocol_that_never_reads_is_cut_off() {
+    let limits = Limits {
+        not_reading: Duration::from_millis(500),
+        ..Limits::default()
+    };
+    let mut bed = Bed::new(limits).await;
+    let (mut socket, _) = tokio_tungstenite::connect_async(bed.url.as_str())
+        .await
+        .unwrap();
+    let asking = async {
+        loop {
+            let text = tokio_tungstenite::tungstenite::Message::Text("garbage".into());
+            if socket.send(text).await.is_err() {
+                return;
+            }
+        }
+    };
+    let ended = async {
+        tokio::select! {
+            () = asking => bed.ended.recv().await,
+            ended = bed.ended.recv() => ended,
+        }
+    };
+    let ended = timeout(DEADLINE, ended).await.unwrap();
+    assert_eq!(ended, Some(Closed::NotReading));
 }
 
 #[tokio::test]
@@ -315,7 +362,8 @@ async fn a_revoked_device_ends_on_every_connection() {
     }
     bed.hub.revoke(identity.device);
     for client in [&mut first, &mut second] {
-        let ServerMessage::Json(told) = client.next().await.unwrap() else {
+        let told = timeout(DEADLINE, client.next()).await.unwrap();
+        let ServerMessage::Json(told) = told.unwrap() else {
             panic!("no JSON")
         };
         assert_eq!(told["error"]["code"], "unauthorized");
@@ -323,4 +371,42 @@ async fn a_revoked_device_ends_on_every_connection() {
         assert!(matches!(closed, Err(ClientError::Closed(Some((1000, _))))));
     }
     assert_eq!(bed.why_ended().await, Closed::Revoked);
+}
+
+/// Nobody who only listens goes on hearing of things after the pairing's end.
+#[tokio::test]
+async fn a_pairing_ends_on_a_connection_that_only_listens() {
+    let mut bed = Bed::with_ttl(Limits::default(), 2).await;
+    let (mut listening, identity) = bed.paired().await;
+    listening.ask("wait", json!({})).await.unwrap();
+    let told = timeout(DEADLINE, listening.next()).await.unwrap().unwrap();
+    let ServerMessage::Json(told) = told else {
+        panic!("no JSON")
+    };
+    assert_eq!(told["error"]["code"], "unauthorized");
+    let closed = listening.next().await;
+    assert!(matches!(closed, Err(ClientError::Closed(Some((1000, _))))));
+    assert_eq!(bed.why_ended().await, Closed::Expired);
+    let mut late = Client::resume(&bed.url, &identity).await.unwrap();
+    let ServerMessage::Json(told) = late.next().await.unwrap() else {
+        panic!("no JSON")
+    };
+    assert_eq!(told["error"]["code"], "unauthorized");
+}
+
+#[tokio::test]
+async fn a_connection_that_only_listens_lives_on_while_its_device_is_used() {
+    let bed = Bed::with_ttl(Limits::default(), 2).await;
+    let (mut listening, identity) = bed.paired().await;
+    let paired = Instant::now();
+    let id = listening.ask("wait", json!({})).await.unwrap();
+    let mut used = Client::resume(&bed.url, &identity).await.unwrap();
+    while paired.elapsed() < Duration::from_secs(5) {
+        used.request("echo", json!(1)).await.unwrap();
+    }
+    listening.send_json(&json!({ "cancel": id })).await.unwrap();
+    let ServerMessage::Json(answer) = listening.next().await.unwrap() else {
+        panic!("no JSON")
+    };
+    assert_eq!(answer["error"]["code"], "cancelled");
 }

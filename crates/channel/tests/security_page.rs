@@ -40,4 +40,20 @@ fn every_test_that_the_security_page_names_exists() {
         });
         assert!(exists, "{name} is no test");
     }
+    let browsers: Vec<(&str, &str)> = page
+        .split("`web::")
+        .filter_map(|rest| rest.split_once("` \""))
+        .filter(|(file, _)| !file.contains('`'))
+        .filter_map(|(file, rest)| Some((file, rest.split_once('"')?.0)))
+        .collect();
+    assert!(browsers.len() >= 8, "{browsers:?}");
+    for (file, title) in browsers {
+        let path = match file.strip_prefix("browser/") {
+            Some(file) => format!("web/tests/browser/{file}.ts"),
+            None => format!("web/src/lib/channel/{file}.ts"),
+        };
+        let text = std::fs::read_to_string(root.join(&path)).unwrap_or_default();
+        let exists = title.split('…').all(|part| text.contains(part));
+        assert!(exists, "{path} has no test {title:?}");
+    }
 }

@@ -1,4 +1,4 @@
-import { expect, test } from "./fixtures";
+import { answers, expect, idle, newSession, pair, say, test } from "./fixtures";
 
 /** The check values of the original protocol, as its page publishes them. */
 const CHECK = {
@@ -75,4 +75,43 @@ test("the device's key stays in the browser: no script can take its bytes", asyn
     };
   });
   expect(taken).toEqual({ extractable: 0, tries: ["InvalidAccessError"] });
+});
+
+test("what goes over the page's socket has no word of what is done in it", async ({
+  page,
+  daemon,
+}) => {
+  const seen = { sent: [] as Buffer[], received: [] as Buffer[] };
+  page.on("websocket", (socket) => {
+    socket.on("framesent", ({ payload }) => seen.sent.push(Buffer.from(payload)));
+    socket.on("framereceived", ({ payload }) => seen.received.push(Buffer.from(payload)));
+  });
+  await pair(page, daemon);
+  await newSession(page, { message: "say pineapple submarine" });
+  await expect(answers(page)).toContainText("pineapple");
+  await say(page, "write secret-recipe.txt rhubarb");
+  await idle(page, 2);
+  await say(page, "diff");
+  await idle(page, 3);
+  await say(page, "approve rm -rf watermelon");
+  await page.getByRole("button", { name: "Allow once" }).locator("visible=true").click();
+  await idle(page, 4);
+  await page.getByRole("link", { name: "Files", exact: true }).click();
+  await page.getByRole("treeitem", { name: /secret-recipe/ }).click();
+  await expect(page.getByText("rhubarb")).toBeVisible();
+  await page.goto(`${daemon.url}/#/terminal/local`);
+  await page.getByRole("button", { name: "New shell" }).click();
+  await page.waitForURL(/#\/terminal\/local\/.+/);
+  await page.getByTestId("screen").click();
+  await page.keyboard.type("echo $((6*7))-cucumber\n");
+  await expect(page.getByTestId("screen")).toContainText("42-cucumber");
+  await page.getByRole("button", { name: "End" }).click();
+
+  const words = ["pineapple", "submarine", "recipe", "rhubarb", "hello.rs", "watermelon"];
+  words.push("cucumber", "tester", "local", "session", "approval", "items", "text_delta", '"id"');
+  for (const frames of [seen.sent, seen.received]) {
+    expect(frames.length).toBeGreaterThan(20);
+    const bytes = Buffer.concat(frames).toString("latin1");
+    expect(words.filter((word) => bytes.includes(word))).toEqual([]);
+  }
 });

@@ -34,7 +34,7 @@ use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::proto::device::{Device, DeviceId, Seconds, Seen, TokenHash};
+use crate::proto::device::{Device, DeviceId, SEEN_EVERY, Seconds, Seen, TokenHash};
 use crate::proto::keys::{KeyPair, PublicKey};
 use crate::proto::pairing::{self, PairError, Pairing};
 use crate::proto::v1::{E2eKey, Outer, ServerEvent};
@@ -295,6 +295,18 @@ impl<B: Backend> Hub<B> {
 
     fn live(&self) -> MutexGuard<'_, HashMap<DeviceId, Vec<(u64, CancellationToken)>>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a pairing that ends then may be over. Wakes in between: the clock may be set, and
+    /// a machine may sleep.
+    async fn lapse(&self, expires_at: Seconds) {
+        loop {
+            let left = expires_at.saturating_sub(self.backend.now());
+            if left == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_secs(left.min(SEEN_EVERY))).await;
+        }
     }
 
     /// Registers a connection of a device; it is cancelled when the device is revoked.

@@ -44,6 +44,9 @@ pub enum Closed {
     /// The device was revoked.
     #[error("the device was revoked")]
     Revoked,
+    /// The device's pairing ended while it was connected.
+    #[error("the device was not used for too long")]
+    Expired,
     /// Bytes that are not of this protocol.
     #[error("{0}")]
     Violated(String),
@@ -54,13 +57,13 @@ impl Closed {
     pub fn is_clients_fault(&self) -> bool {
         match self {
             Self::TooLong(_) | Self::NotReading | Self::Refused(_) | Self::Violated(_) => true,
-            Self::Gone | Self::Stopping | Self::Silent | Self::Revoked => false,
+            Self::Gone | Self::Stopping | Self::Silent | Self::Revoked | Self::Expired => false,
         }
     }
 
     fn close_code(&self) -> u16 {
         match self {
-            Self::Gone | Self::Refused(_) | Self::Revoked => code::NORMAL,
+            Self::Gone | Self::Refused(_) | Self::Revoked | Self::Expired => code::NORMAL,
             Self::Stopping => code::GOING_AWAY,
             Self::TooLong(_) => code::TOO_BIG,
             Self::NotReading | Self::Silent => code::POLICY,

@@ -11,7 +11,9 @@ use super::{
     ApprovalAnswer, Backend, Credential, Enlisted, Hub, NewDevice, Peer, UserMessage, V1Session,
     random,
 };
-use crate::proto::device::{AccessToken, Device, DeviceId, TokenHash, clean_name};
+use crate::proto::device::{
+    AccessToken, Device, DeviceId, Expired, Seconds, TokenHash, clean_name,
+};
 use crate::proto::keys::{KeyPair, PublicKey, Secret32};
 use crate::proto::v1::{
     self, Body, ClientMessage, Code, E2eKey, Envelope, Outer, PairingResult, ServerEvent,
@@ -22,6 +24,7 @@ use crate::proto::{base64url, pairing};
 /// The device that the connection has shown to be.
 struct Known<'a, B: Backend> {
     device: Device,
+    token: TokenHash,
     key: Option<E2eKey>,
     session: B::V1,
     enlisted: Enlisted<'a, B>,
@@ -62,12 +65,20 @@ async fn run<'a, B: Backend>(
     let mut ping = interval_at(Instant::now() + every, every);
     loop {
         let revoked = known.as_ref().map(|known| known.enlisted.revoked.clone());
+        let expires_at = known.as_ref().map(|known| known.device.expires_at);
         let (frames, last) = tokio::select! {
             () = stop.cancelled() => return Closed::Stopping,
             () = cancelled(revoked) => {
                 let frame = Code::Unauthorized.encode(&default_outer(), None, "the device was revoked");
                 (vec![frame], Some(Closed::Revoked))
             }
+            () = lapse(hub, expires_at) => match renewed(hub, known).await {
+                Ok(()) => continue,
+                Err(error) => {
+                    let frame = v1::encode_error(&default_outer(), None, &error.code, &error.message);
+                    (vec![frame], Some(Closed::Expired))
+                }
+            },
             event = next_event(known.as_mut()) => {
                 (event, None)
             }
@@ -115,6 +126,28 @@ async fn cancelled(token: Option<CancellationToken>) {
         Some(token) => token.cancelled().await,
         None => std::future::pending().await,
     }
+}
+
+async fn lapse<B: Backend>(hub: &Hub<B>, expires_at: Option<Seconds>) {
+    match expires_at {
+        Some(expires_at) => hub.lapse(expires_at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Looks whether another connection of the device has put its end off.
+async fn renewed<B: Backend>(
+    hub: &Hub<B>,
+    known: &mut Option<Known<'_, B>>,
+) -> Result<(), OpError> {
+    let Some(known) = known else {
+        return Ok(());
+    };
+    match hub.backend.device_by_token(known.token).await? {
+        Some((device, _)) if hub.backend.now() < device.expires_at => known.device = device,
+        _ => return Err(refused(Code::Unauthorized, &Expired.to_string())),
+    }
+    Ok(())
 }
 
 async fn next_event<B: Backend>(known: Option<&mut Known<'_, B>>) -> Vec<String> {
@@ -304,9 +337,10 @@ async fn identify<'a, B: Backend>(
     token: &str,
 ) -> Result<(), OpError> {
     let unknown = || refused(Code::Unauthorized, "the token is not valid; pair again");
+    let token = TokenHash::of(token);
     let found = hub
         .backend
-        .device_by_token(TokenHash::of(token))
+        .device_by_token(token)
         .await?
         .ok_or_else(unknown)?;
     let (mut device, key) = found;
@@ -323,6 +357,7 @@ async fn identify<'a, B: Backend>(
             let session = hub.backend.v1_session(&device).await?;
             *known = Some(Known {
                 device,
+                token,
                 key,
                 session,
                 enlisted,

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::link::{Link, Request};
 use super::socket::{Closed, Incoming, Reader, close, send};
 use super::{Backend, Credential, Enlisted, Hub, Limits, NewDevice, Peer, random};
-use crate::proto::device::{Device, DeviceId, clean_name};
-use crate::proto::keys::Secret32;
+use crate::proto::device::{Device, DeviceId, Expired, clean_name};
+use crate::proto::keys::{PublicKey, Secret32};
 use crate::proto::v2::message::{self, ClientMessage, OpError};
 use crate::proto::v2::noise::{Responder, prologue};
 use crate::proto::v2::pair::{DaemonPairing, Paired};
@@ -30,7 +30,7 @@ const FLUSH_AT: usize = 64 * 1024;
 
 /// A device that may ask, or one whose first record tells it why not.
 enum Admitted<'a, B: Backend> {
-    Yes(Device, Enlisted<'a, B>),
+    Yes(Device, PublicKey, Enlisted<'a, B>),
     No(OpError),
 }
 
@@ -72,8 +72,8 @@ async fn run<B: Backend>(
         receiving,
         ..
     } = transport;
-    let (device, enlisted) = match admitted {
-        Admitted::Yes(device, enlisted) => (Arc::new(device), enlisted),
+    let (device, key, enlisted) = match admitted {
+        Admitted::Yes(device, key, enlisted) => (Arc::new(device), key, enlisted),
         Admitted::No(error) => {
             farewell(&mut sink, &mut sending, &error, limits).await;
             return Closed::Refused(error.message);
@@ -90,13 +90,18 @@ async fn run<B: Backend>(
         queue,
     };
     let reason = tokio::select! {
-        closed = listen(hub, &device, &mut reader, receiving, &link) => closed,
+        closed = listen(hub, &device, key, &mut reader, receiving, &link) => closed,
         closed = writer.run(limits) => closed,
         () = enlisted.revoked.cancelled() => Closed::Revoked,
     };
     ended.cancel();
-    if reason == Closed::Revoked {
-        let error = OpError::new("unauthorized", "this device was revoked");
+    let unauthorized = match reason {
+        Closed::Revoked => Some("this device was revoked".to_owned()),
+        Closed::Expired => Some(Expired.to_string()),
+        _ => None,
+    };
+    if let Some(why) = unauthorized {
+        let error = OpError::new("unauthorized", why);
         farewell(writer.sink, &mut writer.key, &error, limits).await;
     }
     drop(writer);
@@ -270,10 +275,7 @@ async fn resume<'a, B: Backend>(
     Ok((resumed, transport, admitted))
 }
 
-async fn admit<B: Backend>(
-    hub: &Hub<B>,
-    key: crate::proto::keys::PublicKey,
-) -> Result<Admitted<'_, B>, OpError> {
+async fn admit<B: Backend>(hub: &Hub<B>, key: PublicKey) -> Result<Admitted<'_, B>, OpError> {
     let unknown = || {
         Admitted::No(OpError::new(
             "unauthorized",
@@ -293,7 +295,7 @@ async fn admit<B: Backend>(
             if let Some(seen) = seen {
                 hub.backend.seen(device.id, seen).await;
             }
-            Ok(Admitted::Yes(device, enlisted))
+            Ok(Admitted::Yes(device, key, enlisted))
         }
         Err(expired) => Ok(Admitted::No(OpError::new(
             "unauthorized",
@@ -306,6 +308,7 @@ async fn admit<B: Backend>(
 async fn listen<B: Backend>(
     hub: &Hub<B>,
     device: &Arc<Device>,
+    static_key: PublicKey,
     reader: &mut Reader<impl Stream<Item = Result<Message, axum::Error>> + Unpin>,
     mut key: RecordKey,
     link: &Link,
@@ -323,6 +326,15 @@ async fn listen<B: Backend>(
                 cancels.remove(&id);
                 if link.send(fitting(id, &outcome)).await.is_err() {
                     return Closed::Gone;
+                }
+                continue;
+            }
+            () = hub.lapse(device.expires_at) => {
+                // Another connection of the device may have put its end off.
+                match hub.backend.device_by_key(static_key).await {
+                    Ok(Some(now)) if hub.backend.now() < now.expires_at => device = Arc::new(now),
+                    Ok(_) => return Closed::Expired,
+                    Err(error) => return Closed::Refused(error.message),
                 }
                 continue;
             }
@@ -352,7 +364,7 @@ async fn listen<B: Backend>(
                         device = Arc::new(used);
                     }
                     Ok(None) => {}
-                    Err(expired) => return Closed::Refused(expired.to_string()),
+                    Err(Expired) => return Closed::Expired,
                 }
                 if cancels.len() >= MAX_REQUESTS || cancels.contains_key(&id) {
                     let error = OpError::new(

@@ -425,3 +425,31 @@ impl Proved {
         self.check_words
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::pairing::verifier;
+
+    fn keys(seed: u8) -> KeyPair {
+        KeyPair::new(&Secret32::new([seed; 32]))
+    }
+
+    /// Somebody who knows the code commits to one thing and opens another; all else fits.
+    #[test]
+    fn a_commitment_opens_to_nothing_else() {
+        let password = verifier("1");
+        for (nonce, key) in [([5; 16], keys(3)), ([6; 16], keys(1))] {
+            let (mut device, mut start) =
+                DevicePairing::start(&password, &keys(1), [3; 64], [5; 16]);
+            start[33..].copy_from_slice(&commitment(&nonce, &key.public()));
+            device.start.clone_from(&start);
+            let daemon = keys(2).public();
+            let (daemon, reply) =
+                DaemonPairing::reply(&password, &daemon, &start, [4; 64], [6; 16]).unwrap();
+            let (_, prove) = device.prove(&reply, "phone").unwrap();
+            let opened = daemon.check(&prove).map(|_| ());
+            assert_eq!(opened, Err(HandshakeError::BrokenCommitment));
+        }
+    }
+}

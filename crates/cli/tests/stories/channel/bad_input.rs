@@ -319,6 +319,41 @@ async fn an_expired_token_is_refused_on_an_open_connection() {
     assert_eq!(told["error"]["code"], "unauthorized");
 }
 
+/// A device that `quintet devices` no longer lists hears nothing more.
+#[tokio::test]
+async fn a_pairing_that_ends_closes_connections_that_only_listen() {
+    let machine = Machine::with_test_agent();
+    let config = std::fs::read_to_string(machine.home().join("config.toml")).unwrap();
+    machine.configure(&format!("{config}\n[channel]\ntoken_ttl = \"4s\"\n"));
+    let daemon = machine.up().await;
+    let mut browser = Browser::pairs(&machine, &daemon).await;
+    browser.says("say hello").await;
+    browser.hears_answer().await;
+    let (mut ours, _) = Client::pair(&ws_url(&daemon), &code(&machine).await, "tablet")
+        .await
+        .unwrap();
+    ours.ask("events.follow", json!({ "after": 0 }))
+        .await
+        .unwrap();
+    browser.is_refused("unauthorized").await;
+    assert_eq!(browser.is_closed().await, 1000);
+    let closed = loop {
+        match within("the device is told", ours.next()).await {
+            Ok(ServerMessage::Json(told)) if told["error"]["code"] == "unauthorized" => {
+                break within("it is closed", ours.next()).await.unwrap_err();
+            }
+            Ok(_) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    };
+    assert!(
+        matches!(closed, ClientError::Closed(Some((1000, _)))),
+        "{closed:?}"
+    );
+    let devices = machine.runs(&["devices", "--json"]).await.json();
+    assert_eq!(devices, json!([]));
+}
+
 #[tokio::test]
 async fn a_flipped_bit_in_every_byte_of_a_record_ends_the_connection() {
     let machine = Machine::fresh();
