@@ -71,6 +71,10 @@ test("tools show live output, their time and how they ended", async ({ paired })
   const tool = paired.getByTestId("tool").first();
   await expect(tool.getByText("compiling one")).toBeVisible();
   await expect(tool.getByText("make all").first()).toBeVisible();
+  // The time of a tool that runs goes on.
+  const time = tool.getByRole("button").getByText(/^[\d.]+ m?s$/);
+  const first = await time.textContent();
+  await expect(time).not.toHaveText(first ?? "");
   await say(paired, "go on");
   await expect(tool.getByText("1.2 s")).toBeVisible();
   await expect(paired.getByTestId("tool").nth(1)).toHaveClass(/bad/);

@@ -1,16 +1,38 @@
 import { Daemon } from "./daemon";
 import { connection, expect, pair, test, watch } from "./fixtures";
 
+interface Device {
+  id: string;
+  name: string;
+  check_words: string[];
+}
+
 test("a person types the code and is in", async ({ page, daemon }) => {
   const { code } = await daemon.pair();
   await page.goto(daemon.url);
   await page.getByLabel("Name of this device").fill("My tablet");
   await page.getByLabel("Code").fill(code);
-  await expect(page.getByRole("dialog", { name: "This browser is paired" })).toBeVisible();
-  const devices = await daemon.json<{ name: string; check_words?: string[] }[]>("devices");
-  expect(devices.map(({ name }) => name)).toContain("My tablet");
+  const dialog = page.getByRole("dialog", { name: "This browser is paired" });
+  await expect(dialog).toBeVisible();
+  const devices = await daemon.json<Device[]>("devices");
+  const words = devices.find(({ name }) => name === "My tablet")?.check_words ?? [];
+  expect(words).toHaveLength(4);
+  await expect(dialog.getByText(words.join(" "), { exact: true })).toBeVisible();
   await page.getByRole("button", { name: "They match" }).click();
   await expect(connection(page)).toHaveText(/Live/);
+});
+
+test("words that differ end the pairing here, and the person is told what to do there", async ({
+  page,
+  daemon,
+}) => {
+  await page.goto((await daemon.pair()).url);
+  const dialog = page.getByRole("dialog", { name: "This browser is paired" });
+  await expect(dialog).toContainText("quintet devices revoke");
+  await dialog.getByRole("button", { name: "They differ" }).click();
+  await expect(page.getByLabel("Code")).toBeVisible();
+  await page.reload();
+  await expect(page.getByLabel("Code")).toBeVisible();
 });
 
 test("a link pairs by itself, and its code does not stay in the address", async ({
@@ -66,9 +88,9 @@ test("five wrong codes lock pairing, the right one included", async ({ browser }
 test("a revoked device is out at once and keeps nothing", async ({ browser, daemon }) => {
   const context = await browser.newContext();
   const page = await context.newPage();
-  const before = await daemon.json<{ id: string }[]>("devices");
+  const before = await daemon.json<Device[]>("devices");
   await pair(page, daemon);
-  const after = await daemon.json<{ id: string }[]>("devices");
+  const after = await daemon.json<Device[]>("devices");
   const mine = after.find(({ id }) => !before.some((other) => other.id === id));
   await daemon.run("devices", "revoke", mine?.id ?? "");
   await expect(page.getByText(/This device was removed/)).toBeVisible();

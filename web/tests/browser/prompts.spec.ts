@@ -1,4 +1,4 @@
-import { answers, expect, newSession, pair, test } from "./fixtures";
+import { answers, expect, idle, newSession, pair, test } from "./fixtures";
 
 test("a question is a card on every page, and its answer reaches the agent", async ({ paired }) => {
   await newSession(paired, { message: "ask" });
@@ -80,6 +80,30 @@ test("a rule is read and edited before it is written", async ({ paired, daemon }
   await card.getByRole("button", { name: "Save rule and allow" }).click();
   await expect(answers(paired)).toHaveText("I may.");
   expect(await daemon.run("config", "get")).toContain("make *");
+});
+
+test("an approval is there after a reload, and goes from every device with its turn", async ({
+  paired,
+  daemon,
+  browser,
+}) => {
+  const context = await browser.newContext();
+  const other = await context.newPage();
+  await pair(other, daemon);
+  await newSession(paired, { message: "approve format the disk" });
+  const waiting = [paired, other].map((page) =>
+    page.getByRole("region", { name: "Waiting for you" }),
+  );
+  for (const card of waiting) await expect(card.getByText("format the disk").first()).toBeVisible();
+  await other.reload();
+  for (const card of waiting) await expect(card.getByText("format the disk").first()).toBeVisible();
+  await paired.getByRole("button", { name: "Stop" }).click();
+  for (const card of waiting) await expect(card).toHaveCount(0);
+  await idle(paired);
+  await other.reload();
+  await expect(other.getByRole("main")).toBeVisible();
+  await expect(waiting[1]!).toHaveCount(0);
+  await context.close();
 });
 
 test("two browsers on one session see the same, and one answer is enough", async ({

@@ -1,3 +1,5 @@
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { Daemon } from "./daemon";
 import { expect, idle, newSession, pair, test, watch } from "./fixtures";
 
@@ -23,12 +25,21 @@ test("workers with state, load and labels; a session on one of them; its termina
   await expect(box.getByLabel("CPU")).toBeVisible({ timeout: 30_000 });
   await expect(box.getByLabel("Memory")).toBeVisible();
 
-  const message = "pwd; printf made-there > made.txt";
-  const session = await newSession(page, { agent: "shell", worker: "box", message });
+  const folder = join(daemon.home, "given");
+  mkdirSync(folder);
+  writeFileSync(join(folder, "given.txt"), "from-the-folder");
+  const message = "pwd; cat given.txt; printf made-there > made.txt";
+  const session = await newSession(page, { agent: "shell", worker: "box", folder, message });
   await idle(page);
+  await expect(page.getByRole("log")).toContainText("from-the-folder");
+  expect(readFileSync(join(folder, "made.txt"), "utf8")).toBe("made-there");
   await expect(page.getByRole("log")).toContainText(`${daemon.home}/workers/box/root/workspaces/`);
-  const sessions = await daemon.json<{ id: number; worker: string }[]>("sessions");
-  expect(sessions.find(({ id }) => id === session)?.worker).toBe("box");
+  const sessions = await daemon.json<{ id: number }[]>("sessions");
+  expect(sessions.find(({ id }) => id === session)).toMatchObject({
+    agent: "shell",
+    worker: "box",
+    workspace: folder,
+  });
 
   await page.getByRole("button", { name: "Session menu" }).click();
   await page.getByRole("link", { name: "Terminal" }).click();

@@ -41,16 +41,22 @@ test("files: tree, versions, side by side, restore with a preview, download", as
   await file.getByText("Against now").click();
   await expect(file.getByRole("row").filter({ hasText: "two" }).first()).toBeVisible();
 
+  const sessions = await daemon.json<{ id: number; workspace: string }[]>("sessions");
+  const folder = sessions.find(({ id }) => id === session)?.workspace ?? "";
+  const onDisk = () => readFileSync(`${folder}/notes.txt`, "utf8");
   await paired.getByRole("button", { name: "Restore…" }).click();
   const dialog = paired.getByRole("dialog");
   await expect(dialog.getByText("1 file would change:")).toBeVisible();
+  await expect(dialog.getByRole("listitem")).toHaveText(/write\s+notes\.txt/);
+  // A preview is only looked at.
+  await dialog.getByRole("button", { name: "Cancel" }).click();
+  expect(onDisk()).toBe("one\n2\nthree\n");
+  await paired.getByRole("button", { name: "Restore…" }).click();
   await dialog.getByRole("button", { name: "Restore", exact: true }).click();
   await expect(paired.getByText(/Restored version/)).toBeVisible();
   await file.getByText("File", { exact: true }).click();
   await expect(file.getByText("two")).toBeVisible();
-  const sessions = await daemon.json<{ id: number; workspace: string }[]>("sessions");
-  const folder = sessions.find(({ id }) => id === session)?.workspace ?? "";
-  await expect.poll(() => readFileSync(`${folder}/notes.txt`, "utf8")).toBe("one\ntwo\nthree\n");
+  await expect.poll(onDisk).toBe("one\ntwo\nthree\n");
 });
 
 test("the tree is walked by keys", async ({ paired }) => {
