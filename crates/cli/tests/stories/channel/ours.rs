@@ -390,6 +390,8 @@ async fn files_are_seen_in_all_their_versions_and_taken_back() {
         preview["changes"],
         json!([{ "path": "src/a.txt", "change": "write" }])
     );
+    let untouched = std::fs::read_to_string(folder.join("src/a.txt")).unwrap();
+    assert_eq!(untouched, "one\ntwo\n");
     let back = of(json!({ "to": first, "dry_run": false }));
     asks(&mut phone, "workspace.restore", back).await;
     let restored = std::fs::read_to_string(folder.join("src/a.txt")).unwrap();
