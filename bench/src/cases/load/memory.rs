@@ -2,7 +2,7 @@
 //!
 //! The daemon has caches with a limit, which have to be full before its memory can be flat. The
 //! journal's newest rows are in after half a minute; the slowest is the page cache of the workspace's
-//! history (16 MB), which took some 3,500 writes. So the beginning of a run is left out.
+//! history (4 MB), a page for each of its writes. So the beginning of a run is left out.
 
 use std::time::Duration;
 

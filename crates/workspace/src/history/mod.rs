@@ -135,7 +135,7 @@ pub(crate) fn open_database(
         .map_err(sqlite)?;
     db.pragma_update(None, "journal_size_limit", 64 << 20)
         .map_err(sqlite)?;
-    db.pragma_update(None, "cache_size", -16_000)
+    db.pragma_update(None, "cache_size", -4_000)
         .map_err(sqlite)?;
     db.set_prepared_statement_cache_capacity(64);
     let found: i64 = db
