@@ -215,11 +215,9 @@ impl Upstream {
             let value = response.headers().get(name)?;
             value.to_str().ok().map(str::to_owned)
         };
-        let retry_after = retry::retry_after(
-            text("retry-after").as_deref(),
-            text("retry-after-ms").as_deref(),
-            SystemTime::now(),
-        );
+        let asked = text("retry-after");
+        let retry_after = retry::retry_after(asked.as_deref(), text("retry-after-ms").as_deref())
+            .or_else(|| until(asked.as_deref()?, SystemTime::now()));
         let code = response.status().as_u16();
         // Its words are worth having; that they can't be had changes nothing.
         let body = self.whole(response, MAX_ERROR_BODY).await;
@@ -279,6 +277,12 @@ impl Events {
             }
         }
     }
+}
+
+/// How long it is to the date of a header; nothing when it has passed.
+fn until(date: &str, now: SystemTime) -> Option<Duration> {
+    let date = httpdate::parse_http_date(date.trim()).ok()?;
+    Some(date.duration_since(now).unwrap_or_default())
 }
 
 fn body(route: &Route, call: &Call) -> Result<Bytes, FaultKind> {
@@ -396,5 +400,19 @@ fn without_key(kind: FaultKind, route: &Route) -> FaultKind {
             reason: clean(reason),
         },
         kind => kind,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_waited_for() {
+        let now = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
+        let wait = |date| until(date, now).map(|wait| wait.as_secs());
+        assert_eq!(wait("Wed, 21 Oct 2026 07:28:30 GMT"), Some(30));
+        assert_eq!(wait("Wed, 21 Oct 2026 07:00:00 GMT"), Some(0));
+        assert_eq!(wait("tomorrow"), None);
     }
 }

@@ -417,6 +417,17 @@ async fn retry_after_is_respected() {
     assert_eq!(bed.messages(&ask(false)).await.status(), 200);
     assert!(begun.elapsed() >= Duration::from_millis(300));
 
+    // Longer than a provider is waited for, however that is said.
+    let date = httpdate::fmt_http_date(std::time::SystemTime::now() + Duration::from_secs(600));
+    let server = TestServer::start(vec![limited(&date)]).await;
+    let bed = Bed::new(vec![provider("p", ProviderKind::Anthropic, &server)]).await;
+    assert_eq!(
+        bed.messages(&ask(false)).await.status(),
+        429,
+        "not waited for"
+    );
+    assert_eq!(server.received().len(), 1);
+
     let server = TestServer::start(vec![limited("90")]).await;
     let bed = Bed::new(vec![provider("p", ProviderKind::Anthropic, &server)]).await;
     let response = bed.messages(&ask(false)).await;

@@ -1,6 +1,6 @@
 //! When a call is made again, and when another provider is asked instead.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// How a provider failed, before anything of its answer was passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,25 +93,14 @@ impl RetryPolicy {
     }
 }
 
-/// Reads `Retry-After`, in seconds or as a date, and `retry-after-ms`.
-pub fn retry_after(
-    asked: Option<&str>,
-    milliseconds: Option<&str>,
-    now: SystemTime,
-) -> Option<Duration> {
+/// Reads `Retry-After` in seconds, and `retry-after-ms`.
+pub fn retry_after(seconds: Option<&str>, milliseconds: Option<&str>) -> Option<Duration> {
     let number = |text: &str| text.trim().parse::<f64>().ok();
     let from = |value: f64| Duration::try_from_secs_f64(value).ok();
-    let until = |text: &str| {
-        let date = httpdate::parse_http_date(text.trim()).ok()?;
-        Some(date.duration_since(now).unwrap_or_default())
-    };
-    let in_milliseconds = milliseconds.and_then(number);
-    in_milliseconds
+    milliseconds
+        .and_then(number)
         .and_then(|value| from(value / 1000.0))
-        .or_else(|| {
-            let asked = asked?;
-            number(asked).and_then(from).or_else(|| until(asked))
-        })
+        .or_else(|| seconds.and_then(number).and_then(from))
 }
 
 #[cfg(test)]
@@ -155,20 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_read_in_all_forms() {
+    fn retry_after_is_read_in_both_units() {
         let ms = |ms| Some(Duration::from_millis(ms));
-        let now = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
-        let read = |asked, milliseconds| retry_after(asked, milliseconds, now);
-        assert_eq!(read(Some("2"), None), ms(2000));
-        assert_eq!(read(Some("2"), Some("250")), ms(250));
-        assert_eq!(read(Some("1.5"), None), ms(1500));
-        assert_eq!(
-            read(Some("Wed, 21 Oct 2026 07:28:30 GMT"), None),
-            ms(30_000)
-        );
-        assert_eq!(read(Some("Wed, 21 Oct 2026 07:00:00 GMT"), None), ms(0));
+        assert_eq!(retry_after(Some("2"), None), ms(2000));
+        assert_eq!(retry_after(Some("2"), Some("250")), ms(250));
+        assert_eq!(retry_after(Some("1.5"), None), ms(1500));
         for wrong in ["tomorrow", "-1", "", "NaN", "1e300"] {
-            assert_eq!(read(Some(wrong), None), None, "{wrong}");
+            assert_eq!(retry_after(Some(wrong), None), None, "{wrong}");
         }
     }
 }
