@@ -79,6 +79,8 @@ export async function newSession(
   page: Page,
   more: { agent?: string; message?: string; folder?: string; worker?: string } = {},
 ): Promise<number> {
+  // The page may show another session until this one is there.
+  const before = page.url();
   await page.getByRole("button", { name: "New session" }).locator("visible=true").first().click();
   const dialog = page.getByRole("dialog", { name: "New session" });
   await dialog.getByRole("radio", { name: more.agent ?? "tester" }).check();
@@ -86,7 +88,7 @@ export async function newSession(
   if (more.folder) await dialog.getByLabel("Folder").fill(more.folder);
   if (more.worker) await dialog.getByLabel("Worker").selectOption(more.worker);
   await dialog.getByRole("button", { name: "Start" }).click();
-  await page.waitForURL(/#\/s\/\d+$/);
+  await page.waitForURL((url) => url.href !== before && /^#\/s\/\d+$/.test(url.hash));
   return Number(/\d+$/.exec(page.url())?.[0]);
 }
 
