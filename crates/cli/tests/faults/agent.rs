@@ -11,7 +11,7 @@ use crate::proxy::{Format, Plan, Proxy, Wrong};
 use crate::trials::{chosen, tries};
 
 /// How long an agent is waited for that may have been told nothing.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn agent(plan: Option<Plan>) -> (&'static str, Vec<Plan>) {
     let machine = Machine::fresh();

@@ -13,7 +13,7 @@ use crate::proxy::{Format, Plan, Proxy};
 use crate::trials::{chosen, tries};
 
 /// How long a browser waits for the answer that a bent frame keeps from coming.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Says something and follows the journal to the end of its turn, from where `rows` end.
 async fn converses(
