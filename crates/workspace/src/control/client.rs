@@ -23,6 +23,9 @@ pub enum AskError {
     /// The connection broke.
     #[error("the program that has it open went away: {0}")]
     Io(#[from] io::Error),
+    /// Its content can't be written to where it was asked for.
+    #[error(transparent)]
+    Output(io::Error),
     /// The answer is not one.
     #[error("the answer was not understood: {0}")]
     Malformed(#[from] serde_json::Error),
@@ -72,7 +75,7 @@ pub async fn ask<T: DeserializeOwned>(
                     if came == 0 {
                         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
                     }
-                    out.write_all(&piece[..came])?;
+                    out.write_all(&piece[..came]).map_err(AskError::Output)?;
                     left -= came as u64;
                 }
             }

@@ -136,10 +136,7 @@ impl Target {
                         return Ok(answer);
                     }
                     Err(AskError::NotRunning) => {}
-                    Err(AskError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                        return Err(error.into());
-                    }
-                    Err(error) => return Err(CommandError::new(ErrorKind::Failed, error)),
+                    Err(error) => return Err(unanswered(error)),
                 }
                 match self.open().await {
                     Ok(()) => break,
@@ -213,6 +210,15 @@ impl Target {
     }
 }
 
+/// Why there is no answer. A pipe of ours that nobody reads is no failure; one to the program that
+/// was asked is.
+fn unanswered(error: AskError) -> CommandError {
+    match error {
+        AskError::Output(error) => error.into(),
+        error => CommandError::new(ErrorKind::Failed, error),
+    }
+}
+
 fn show(bar: &ProgressBar, progress: Progress) {
     if bar.length().is_none()
         && let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {eta} left  {msg}")
@@ -221,4 +227,19 @@ fn show(bar: &ProgressBar, progress: Progress) {
     }
     bar.set_length(progress.total);
     bar.set_position(progress.done);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_goes_away_has_not_answered() {
+        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+        assert_eq!(unanswered(AskError::Io(broken())).kind(), ErrorKind::Failed);
+        assert_eq!(
+            unanswered(AskError::Output(broken())).kind(),
+            ErrorKind::OutputClosed
+        );
+    }
 }
