@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Command as Blocking;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::StreamExt;
 use quintet_control::wire::stream_event::Event;
@@ -25,8 +26,10 @@ struct Hosts {
 
 impl Hosts {
     fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let hosts = Self {
-            tag: format!("q{}", std::process::id()),
+            tag: format!("q{}-{number}", std::process::id()),
         };
         for host in ["d", "s", "c"] {
             hosts.ip(&["netns", "add", &hosts.name(host)]);
@@ -334,4 +337,57 @@ async fn exists(path: PathBuf) {
     while !path.exists() {
         tokio::task::yield_now().await;
     }
+}
+
+/// What was begun over the network of a host: TCP connections dialled, and UDP datagrams.
+fn sent(hosts: &Hosts, host: &str) -> u64 {
+    let words = ["netns", "exec", &hosts.name(host), "cat"];
+    let files = ["/proc/net/snmp", "/proc/net/snmp6"];
+    let read = Blocking::new("ip")
+        .args(words)
+        .args(files)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(read.stdout).unwrap();
+    let of = |protocol: &str, counter: &str| -> u64 {
+        let mut lines = text.lines().filter(|line| line.starts_with(protocol));
+        let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+        let mut both = names.split(' ').zip(values.split(' '));
+        both.find(|(name, _)| *name == counter)
+            .unwrap()
+            .1
+            .parse()
+            .unwrap()
+    };
+    let datagrams6 = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Udp6OutDatagrams"));
+    let datagrams6: u64 = datagrams6.unwrap().trim().parse().unwrap();
+    of("Tcp:", "ActiveOpens") + of("Udp:", "OutDatagrams") + datagrams6
+}
+
+/// A first run, with nothing configured, dials nobody but itself.
+#[tokio::test]
+async fn nothing_is_sent_that_was_not_configured() {
+    let hosts = Hosts::new();
+    let machine = Machine::fresh();
+    let up = ["up", "--listen", "127.0.0.1:0"];
+    let mut daemon =
+        Running::start(hosts.quintet("s", &machine, &[&up[..], &["--no-worker"]].concat()));
+    daemon.prints("is ready at").await;
+    machine.runs(&["sessions"]).await.succeeds();
+    daemon.signal(rustix::process::Signal::TERM);
+    assert!(daemon.ends().await.success());
+    assert_eq!(sent(&hosts, "s"), 0);
+
+    // The built-in worker dials the daemon, over loopback, once.
+    let mut daemon = Running::start(hosts.quintet("s", &machine, &up));
+    daemon.prints("is ready at").await;
+    machine
+        .runs(&["exec", "local", "--", "true"])
+        .await
+        .succeeds();
+    daemon.signal(rustix::process::Signal::TERM);
+    assert!(daemon.ends().await.success());
+    assert_eq!(sent(&hosts, "s"), 1);
 }
