@@ -5,7 +5,6 @@
 //! daemon is started on what is left and has to keep it.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::disk::{Errno, temporary};
 use crate::harness::{Machine, within};
-use crate::points::{Fault, Point, Steering};
+use crate::points::{Fault, Plan, Point, Steering, plans};
 use crate::process::Process;
 use crate::trials::{chosen, tries};
 
@@ -394,31 +393,6 @@ async fn recorded() -> Vec<Point> {
     assert!(daemon.ends().await.status.success());
     place.keeps(&told, &[]).await;
     place.steering.recorded()
-}
-
-/// A fault at a point, by its name.
-#[derive(Debug, Clone)]
-struct Plan {
-    point: Point,
-    fault: Fault,
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.fault, self.point)
-    }
-}
-
-fn plans(points: &[Point], faults: &[Fault]) -> Vec<Plan> {
-    let at = |fault: &Fault| {
-        let fault = *fault;
-        let points = points.iter().filter(move |point| point.can(fault));
-        points.map(move |point| Plan {
-            point: point.clone(),
-            fault,
-        })
-    };
-    faults.iter().flat_map(at).collect()
 }
 
 async fn killed(plan: Plan) -> &'static str {

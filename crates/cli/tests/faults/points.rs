@@ -56,6 +56,32 @@ impl fmt::Display for Fault {
     }
 }
 
+/// A fault at a point, by its name.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) point: Point,
+    pub(crate) fault: Fault,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.fault, self.point)
+    }
+}
+
+/// Each fault at each point where it makes a difference.
+pub(crate) fn plans(points: &[Point], faults: &[Fault]) -> Vec<Plan> {
+    let at = |fault: &Fault| {
+        let fault = *fault;
+        let points = points.iter().filter(move |point| point.can(fault));
+        points.map(move |point| Plan {
+            point: point.clone(),
+            fault,
+        })
+    };
+    faults.iter().flat_map(at).collect()
+}
+
 /// The files by which a program under `points` is steered; outside of the folders that are watched.
 #[derive(Debug)]
 pub(crate) struct Steering {

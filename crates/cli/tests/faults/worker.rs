@@ -3,28 +3,15 @@
 //! What it was asked for is done, or the error says that it was not and it can be asked again. A file
 //! has its name only when all of it is there.
 
-use std::fmt;
 use std::path::Path;
 
 use rustix::process::Signal;
 
 use crate::disk::temporary;
 use crate::harness::{Finished, Machine};
-use crate::points::{self, Fault, Point, Steering};
+use crate::points::{self, Fault, Plan, Steering, plans};
 use crate::process::Process;
 use crate::trials::{chosen, tries};
-
-#[derive(Debug, Clone)]
-struct Plan {
-    point: Point,
-    fault: Fault,
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Worker {} {}", self.fault, self.point)
-    }
-}
 
 /// How often a request is made; a worker dies once.
 const TRIES: usize = 3;
@@ -157,11 +144,7 @@ async fn killed_at_any_point_a_worker_did_it_or_says_that_it_did_not() {
     let points = recorded.recorded();
     eprintln!("faults: the worker has {} points", points.len());
     assert!(!points.is_empty());
-    let mut plans = Vec::new();
-    for fault in [Fault::Kill, Fault::Tear] {
-        let points = points.iter().filter(|point| point.can(fault)).cloned();
-        plans.extend(points.map(|point| Plan { point, fault }));
-    }
+    let plans = plans(&points, &[Fault::Kill, Fault::Tear]);
     tries("kill -9 of a worker", chosen(plans, 6), |plan| async move {
         match works(&Steering::new(), Some(&plan)).await {
             true => "killed",
