@@ -9,6 +9,8 @@
 //! | `telling-names` | no module or crate is called util, utils, common, misc or helpers |
 //! | `file-length` | no hand-written source file is over 800 lines |
 //! | `crate-docs` | every crate's root file says what the crate is |
+//! | `used-dependencies` | what a manifest declares is named in the crate's sources |
+//! | `explained-dependencies` | docs/dependencies.md has a sentence for each shared dependency, and for no other |
 //!
 //! The check works on tokens: it sees through comments, strings, imports and `#[cfg(test)]`, and
 //! needs no build of what it checks.
@@ -17,6 +19,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+mod explained;
 mod files;
 mod manifests;
 mod paths;
@@ -70,6 +73,7 @@ pub(crate) fn check(root: &Path) -> io::Result<Report> {
     let mut broken = workspace.broken_dependencies();
     broken.extend(sources::check(&workspace, &sources));
     broken.extend(files::check(&workspace, &sources));
+    broken.extend(explained::check(root, &workspace, &sources)?);
     broken.sort();
     broken.dedup();
     Ok(Report {

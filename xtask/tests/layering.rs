@@ -132,9 +132,9 @@ fn a_clean_tree_passes() {
 fn framing_depends_on_nothing_of_ours() {
     Tree::with(
         "crates/framing/Cargo.toml",
-        &manifest("framing", &["bytes", "quintet-control"]),
+        &manifest("framing", &["quintet-control"]),
     )
-    .reports(&["crates/framing/Cargo.toml:5: dependencies"]);
+    .reports(&["crates/framing/Cargo.toml:4: dependencies"]);
 }
 
 #[test]
@@ -333,6 +333,47 @@ fn crates_say_what_they_are() {
     .reports(&[]);
     Tree::with("bench/Cargo.toml", "[package]\nname = \"bench\"\n")
         .reports(&["bench/Cargo.toml:1: crate-docs"]);
+}
+
+#[test]
+fn what_a_manifest_declares_is_named_in_a_source_file() {
+    let tree = Tree::with(
+        "crates/agent/Cargo.toml",
+        &manifest("agent", &["two-words", "bytes"]),
+    );
+    tree.write("crates/agent/src/a.rs", "use megabytes::A;\n");
+    tree.write("crates/cli/src/b.rs", "use bytes::B;\n");
+    tree.reports(&[
+        "crates/agent/Cargo.toml:4: used-dependencies",
+        "crates/agent/Cargo.toml:5: used-dependencies",
+    ]);
+    tree.write("crates/agent/src/a.rs", "use two_words::A;\n");
+    tree.write("crates/agent/tests/t.rs", "fn f() { bytes::B; }\n");
+    tree.reports(&[]);
+}
+
+#[test]
+fn every_foreign_crate_has_its_sentence_and_no_other_has_one() {
+    let tree = Tree::with(
+        "Cargo.toml",
+        &format!("{ROOT}bytes = \"1\"\nserde = \"1\"\n"),
+    );
+    tree.reports(&[]);
+    let rows = |rows: &str| {
+        let page = format!(
+            "# Why\n\n| crate | why |\n|---|---|\n{rows}\n| package | why |\n|---|---|\n| svelte | The page. |\n"
+        );
+        tree.write("docs/dependencies.md", &page);
+    };
+    rows("| bytes, serde (feature `derive`) | Both. |\n");
+    tree.reports(&[]);
+    rows("| bytes | One. |\n");
+    tree.reports(&["Cargo.toml:13: explained-dependencies"]);
+    rows("| bytes, serde | Both. |\n| bytes | Again. |\n| gone | It was. |\n");
+    tree.reports(&[
+        "docs/dependencies.md:6: explained-dependencies",
+        "docs/dependencies.md:7: explained-dependencies",
+    ]);
 }
 
 #[test]

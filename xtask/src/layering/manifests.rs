@@ -5,7 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
 
 use super::Broken;
 
@@ -37,6 +38,8 @@ pub(super) struct Crate {
 
 #[derive(Debug)]
 struct Dependency {
+    /// The name in the manifest, which is also the one that source files use.
+    key: String,
     package: String,
     line: usize,
 }
@@ -64,12 +67,22 @@ impl Crate {
     pub(super) fn manifest(&self) -> PathBuf {
         self.folder.join("Cargo.toml")
     }
+
+    /// The names in its manifest of dependencies from elsewhere, with their lines.
+    pub(super) fn foreign(&self, workspace: &Workspace) -> impl Iterator<Item = (&str, usize)> {
+        self.dependencies
+            .iter()
+            .filter(|dependency| !workspace.is_own(&dependency.package))
+            .map(|dependency| (dependency.key.as_str(), dependency.line))
+    }
 }
 
 /// Every crate of the repository: the members, and the workspaces of their own beside them.
 #[derive(Debug)]
 pub(super) struct Workspace {
     pub(super) crates: Vec<Crate>,
+    /// The names in `[workspace.dependencies]` of what comes from elsewhere, with their lines.
+    pub(super) shared: Vec<(String, usize)>,
 }
 
 impl Workspace {
@@ -92,7 +105,20 @@ impl Workspace {
                 crates.push(Crate::read(root, folder, &renamed)?);
             }
         }
-        Ok(Self { crates })
+        let shared = shared_dependencies(workspace)
+            .filter(|(_, spec)| spec.get_ref().get("path").is_none())
+            .map(|(name, _)| {
+                (
+                    name.get_ref().to_string(),
+                    line_of(&text, name.span().start),
+                )
+            })
+            .collect();
+        Ok(Self { crates, shared })
+    }
+
+    fn is_own(&self, package: &str) -> bool {
+        self.crates.iter().any(|own| own.package == package)
     }
 
     /// The crate that holds a file given relative to the repository.
@@ -251,6 +277,7 @@ fn collect_dependencies(
                 for (name, spec) in inner {
                     let package = package_of(name.get_ref(), spec.get_ref(), renamed);
                     out.push(Dependency {
+                        key: name.get_ref().to_string(),
                         package,
                         line: line_of(text, name.span().start),
                     });
@@ -281,15 +308,22 @@ fn package_of(name: &str, spec: &DeValue<'_>, renamed: &BTreeMap<String, String>
 
 /// Entries of `[workspace.dependencies]` whose key is not the package's own name.
 fn renamed_packages(workspace: Option<&DeTable<'_>>) -> BTreeMap<String, String> {
-    let dependencies = workspace
-        .and_then(|w| w.get("dependencies"))
-        .and_then(|d| d.get_ref().as_table());
     let mut renamed = BTreeMap::new();
-    for (name, spec) in dependencies.into_iter().flatten() {
+    for (name, spec) in shared_dependencies(workspace) {
         let package = package_of(name.get_ref(), spec.get_ref(), &BTreeMap::new());
         renamed.insert(name.get_ref().to_string(), package);
     }
     renamed
+}
+
+/// The entries of `[workspace.dependencies]`.
+fn shared_dependencies<'a, 'i>(
+    workspace: Option<&'a DeTable<'i>>,
+) -> impl Iterator<Item = (&'a Spanned<DeString<'i>>, &'a Spanned<DeValue<'i>>)> {
+    let dependencies = workspace
+        .and_then(|w| w.get("dependencies"))
+        .and_then(|d| d.get_ref().as_table());
+    dependencies.into_iter().flatten()
 }
 
 /// The folders that a pattern of `members` stands for: those that hold a manifest.
