@@ -1,6 +1,6 @@
 //! Which places are tried, several at a time, and what became of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,11 @@ fn most(short: usize) -> usize {
     }
 }
 
-/// As many of them as are to be tried, evenly spread; or those whose name is asked for.
+/// As many of them as are to be tried, or those whose name is asked for.
+///
+/// Lists name each fault of one place before the next place, so that every so manieth entry would
+/// be the same fault again and again: a stride that has no divisor in common with the list's length
+/// goes through all of them, and is spread over the list all the same.
 pub(crate) fn chosen<T: Display>(places: Vec<T>, short: usize) -> Vec<T> {
     if let Ok(part) = std::env::var("QUINTET_FAULTS_ONLY") {
         let asked = places.into_iter();
@@ -29,14 +33,36 @@ pub(crate) fn chosen<T: Display>(places: Vec<T>, short: usize) -> Vec<T> {
             .collect();
     }
     let (count, most) = (places.len(), most(short));
-    let taken =
-        |(at, _): &(usize, T)| count <= most || at * most / count != (at + 1) * most / count;
-    places
-        .into_iter()
-        .enumerate()
-        .filter(taken)
+    let taken = spread(count, most);
+    (0..)
+        .zip(places)
+        .filter(|(at, _)| taken.contains(at))
         .map(|(_, place)| place)
         .collect()
+}
+
+/// Which of `count` entries are taken when at most `most` are.
+fn spread(count: usize, most: usize) -> BTreeSet<usize> {
+    // The golden section keeps the entries of any beginning of the walk apart.
+    let near = count * 618 / 1000;
+    let stride = (near.max(1)..).find(|stride| shared_divisor(*stride, count) == 1);
+    let stride = stride.unwrap_or(1);
+    (0..count.min(most))
+        .map(|turn| turn * stride % count)
+        .collect()
+}
+
+fn shared_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { shared_divisor(b, a % b) }
+}
+
+#[test]
+fn a_few_places_of_a_list_hold_every_fault() {
+    for count in (5..400).step_by(5) {
+        let faults: BTreeSet<usize> = spread(count, 6).iter().map(|at| at % 5).collect();
+        assert_eq!(faults.len(), 5, "of {count}");
+        assert_eq!(spread(count, usize::MAX).len(), count);
+    }
 }
 
 /// Tries every place. `trial` says in a word what was seen, and panics where a promise is broken.
@@ -50,6 +76,7 @@ where
     let mut running = JoinSet::new();
     let mut names = BTreeMap::new();
     let tried = places.len();
+    assert!(tried > 0, "{row}: there is no such place to try");
     for place in places {
         let (name, work, turns) = (place.to_string(), trial(place), turns.clone());
         let handle = running.spawn(async move {
