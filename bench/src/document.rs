@@ -120,6 +120,7 @@ impl Results {
         let mut missed: Vec<&Goal> = Vec::new();
         for goal in GOALS {
             let Some(measured) = (goal.measure)(self) else {
+                writeln!(out, "| {} | not measured | |", goal.text)?;
                 continue;
             };
             let met = goal.is_met(measured);
@@ -169,7 +170,7 @@ impl Results {
                     writeln!(
                         out,
                         "| {} | {} | {} | {} | {} |",
-                        row.contender,
+                        cell(&row.contender),
                         short(row.rate.median),
                         range(row.rate, short),
                         ratio.map_or_else(String::new, |ratio| two(ratio.median)),
@@ -178,7 +179,11 @@ impl Results {
                 }
                 Line::Failed(failure) => {
                     let first = failure.failed.lines().next().unwrap_or_default();
-                    writeln!(out, "| {} | failed: {first} | | | |", failure.contender)?;
+                    writeln!(
+                        out,
+                        "| {} | failed: {first} | | | |",
+                        cell(&failure.contender)
+                    )?;
                 }
                 Line::Load(_) => {}
             }
@@ -252,6 +257,11 @@ fn two(ratio: f64) -> String {
     format!("{ratio:.2}")
 }
 
+/// A name inside a table.
+fn cell(name: &str) -> String {
+    name.replace('|', "\\|")
+}
+
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
@@ -283,7 +293,7 @@ mod tests {
             lines: [
                 r#"{"case":"control","variant":"ping, 1 connection","contender":"quintet-control","unit":"round trips/s","rounds":1,"rate":{"min":1,"median":2,"max":3}}"#,
                 r#"{"case":"control","variant":"ping, 1 connection","contender":"bare prost frame echo","unit":"round trips/s","rounds":1,"rate":{"min":1,"median":4,"max":5},"ours_to_this":{"min":0.4,"median":0.5,"max":0.6}}"#,
-                r#"{"case":"control","variant":"ping, 1 connection","contender":"tonic","failed":"no <answer>\nat all"}"#,
+                r#"{"case":"control","variant":"ping, 1 connection","contender":"tonic | tonic","failed":"no <answer>\nat all"}"#,
             ]
             .map(|line| serde_json::from_str(line).expect("a line"))
             .into(),
@@ -291,11 +301,15 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_goal_and_a_failed_peer_are_said() {
+    fn a_missed_goal_a_goal_without_a_figure_and_a_failed_peer_are_said() {
         let text = results().document().expect("a document");
+        assert!(
+            text.contains("at least 3 times tonic | not measured | |"),
+            "{text}"
+        );
         assert!(text.contains("| 0.50 times | **missed** |"), "{text}");
         assert!(
-            text.contains("| tonic | failed: no <answer> | | | |"),
+            text.contains("| tonic \\| tonic | failed: no <answer> | | | |"),
             "{text}"
         );
         assert!(
