@@ -109,7 +109,7 @@ const PLANES: &[Plane] = &[
             Part::Constants(&["crates/sandbox/src/proto/mod.rs"]),
             Part::Heading("Version 1: messages"),
             Part::Words(
-                "Where two names are given, the first is the seed's and the second that of the \
+                "Where two names are given, the first is the original protocol's and the second that of the \
                  released programs. Bytes are base64.",
             ),
             Part::Encoded {

@@ -26,7 +26,7 @@
 //! A state that was never set is `null`; a patch whose first pointer is not the root then starts from
 //! `{}`, because that is what every agent holds at that point.
 //!
-//! # Additions to the seed
+//! # Additions to the original protocol
 //! An agent that does not know them ignores them, and one that never sends them loses nothing.
 //!
 //! | direction | message | meaning |

@@ -163,7 +163,7 @@ pub enum HubToWorker {
         /// Why not, or a greeting.
         message: String,
     },
-    /// The seed's answer to a heartbeat.
+    /// The original answer to a heartbeat.
     Pong,
     /// The released answer to a heartbeat; failure means: register again on this connection.
     HeartbeatAck {

@@ -17,7 +17,7 @@
 //!
 //! # Two dialects of v1
 //!
-//! The seed and the released programs use different names under one version string ([`Dialect`]).
+//! The original protocol and the released programs use different names under one version string ([`Dialect`]).
 //! A worker answers in the dialect of the request. The hub writes both ids where an object can
 //! hold both, and learns a worker's dialect from its first reply.
 //!
