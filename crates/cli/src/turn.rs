@@ -126,6 +126,7 @@ async fn read(
                 None => Box::pin(client.attach(AttachMsg {
                     session: place.session,
                     after_seq: Some(place.seq),
+                    turn: place.turn,
                 })),
             };
             loop {
@@ -187,6 +188,8 @@ async fn watch_approvals(
 #[derive(Debug, Default)]
 struct Place {
     session: u64,
+    /// Unset until it starts, and with a daemon that does not tell.
+    turn: Option<u64>,
     /// 0 until the daemon has accepted the message.
     seq: u64,
 }
@@ -195,6 +198,7 @@ impl Place {
     fn note(&mut self, event: &StreamEvent) {
         if let Some(Event::Start(start)) = &event.event {
             self.session = start.session;
+            self.turn = start.turn;
         }
         // A daemon without cursors can't be read on from one.
         self.seq = event.seq.unwrap_or(0);

@@ -74,6 +74,7 @@ fn event(row: &Row) -> Option<Event> {
         Kind::TurnStarted => Some(Event::Start(StreamStart {
             agent: text("agent"),
             session: row.session.unwrap_or_default(),
+            turn: row.turn,
         })),
         Kind::TextDelta => chunk(text("text")),
         Kind::TextFinal if data["streamed"] == true => None,

@@ -155,8 +155,12 @@ async fn follow(
         let mut events = match session {
             None => client.stream(ask.clone()).boxed(),
             Some(session) => {
-                let after_seq = last;
-                client.attach(AttachMsg { session, after_seq }).boxed()
+                let request = AttachMsg {
+                    session,
+                    after_seq: last,
+                    turn: None,
+                };
+                client.attach(request).boxed()
             }
         };
         // A connection that says nothing for so long is given up, as a phone's is.

@@ -55,7 +55,7 @@ impl TestServer {
     ) -> impl Stream<Item = Answer<StreamEvent>> + Send {
         async_stream::stream! {
             let guard = DropGuard(Some(self.seen.clone()));
-            yield Ok(StreamStart { agent: agent.clone(), session: 1 }.into());
+            yield Ok(StreamStart { agent: agent.clone(), session: 1, turn: None }.into());
             match agent.as_str() {
                 "gate" => drop(self.gate.acquire().await),
                 "hang" => std::future::pending::<()>().await,

@@ -155,6 +155,7 @@ fn the_frames_of_the_original_protocol() {
                 StreamStart {
                     agent: "crab".into(),
                     session: 1,
+                    turn: None,
                 }
                 .into(),
             ),

@@ -76,7 +76,8 @@ async fn answers(client: &mut UnixClient, request: &str) -> (ClientMessage, Vec<
         "attach" => many!(
             attach(AttachMsg {
                 session,
-                after_seq: Some(3)
+                after_seq: Some(3),
+                turn: None,
             }),
             10
         ),
@@ -178,6 +179,7 @@ fn expected(request: &str) -> Vec<ServerMessage> {
         let start = StreamStart {
             agent: "echo".into(),
             session: 1,
+            turn: None,
         };
         let events = [StreamEvent::from(start), chunk(content).at(2), end("echo")];
         events.map(ServerMessage::from).to_vec()

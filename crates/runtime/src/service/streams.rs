@@ -10,9 +10,10 @@ use quintet_control::wire::{
     AgentEventMsg, AttachMsg, EventsMsg, JournalEvent, SendResponse, StreamEvent,
     SubscribeEventsMsg, stream_event::Event,
 };
+use rusqlite::Connection;
 
 use crate::daemon::Runtime;
-use crate::journal::{Filter, Reader};
+use crate::journal::{Filter, Kind, Reader, Row};
 use crate::refusal::Refusal;
 use crate::sessions::messages::{self, Message};
 use crate::sessions::{self, usage};
@@ -72,7 +73,7 @@ impl Runtime {
         }
     }
 
-    /// A session's events from a cursor to the end of the turn that runs.
+    /// A session's events from a cursor to the end of the turn that runs, or those of one turn.
     pub(super) fn attached_events(
         &self,
         request: AttachMsg,
@@ -80,34 +81,21 @@ impl Runtime {
     ) -> impl Stream<Item = Answer<StreamEvent>> + Send + use<> {
         let db = self.db.clone();
         stream! {
-            let session = request.session;
-            let found = db
-                .read(move |db| {
-                    sessions::find(db, session)?.ok_or_else(|| Refusal::no_session(session))?;
-                    let running = messages::running(db, session)?;
-                    let waiting = messages::next(db, session)?;
-                    let first = match running {
-                        Some(turn) => messages::first_seq(db, turn)?,
-                        None => None,
-                    };
-                    Ok::<_, Refusal>((running.is_some() || waiting.is_some(), first))
-                })
-                .await;
-            let (busy, first) = match found {
-                Ok(found) => found,
+            let attachment = match db.read(move |db| Attachment::find(db, &request)).await {
+                Ok(Some(attachment)) => attachment,
+                Ok(None) => return,
                 Err(refusal) => {
                     yield Err(refusal.into());
                     return;
                 }
             };
-            let after = match (request.after_seq, first) {
-                (Some(after), _) => after,
-                (None, Some(first)) => first,
-                (None, None) => return,
-            };
-            let mut reader = Reader::new(&db, Filter::session(session), after);
+            let mut reader = Reader::new(&db, attachment.filter, attachment.after);
             loop {
-                let rows = match if busy { reader.follow().await } else { reader.next_batch().await } {
+                let rows = match attachment.until {
+                    Some(_) => reader.follow().await,
+                    None => reader.next_batch().await,
+                };
+                let rows = match rows {
                     Ok(rows) if rows.is_empty() => return,
                     Ok(rows) => rows,
                     Err(error) => {
@@ -116,12 +104,13 @@ impl Runtime {
                     }
                 };
                 for row in rows {
-                    if let Some(event) = stream::stream_event(&row, raw) {
-                        let ended = matches!(event.event, Some(Event::End(_)));
+                    if attachment.shows(&row)
+                        && let Some(event) = stream::stream_event(&row, raw)
+                    {
                         yield Ok(event);
-                        if ended {
-                            return;
-                        }
+                    }
+                    if attachment.is_over_with(&row) {
+                        return;
                     }
                 }
             }
@@ -214,6 +203,55 @@ impl Runtime {
                 }
             }
         }
+    }
+}
+
+/// What an attached client reads.
+struct Attachment {
+    filter: Filter,
+    after: u64,
+    /// The turn whose end is the last event; without one, the journal's head is.
+    until: Option<u64>,
+}
+
+impl Attachment {
+    /// `None` when there is nothing to read.
+    fn find(db: &Connection, request: &AttachMsg) -> Result<Option<Self>, Refusal> {
+        let session = request.session;
+        sessions::find(db, session)?.ok_or_else(|| Refusal::no_session(session))?;
+        let current = match messages::running(db, session)? {
+            Some(turn) => Some(turn),
+            None => messages::next(db, session)?.map(|message| message.id),
+        };
+        if let (None, Some(after)) = (request.turn, request.after_seq) {
+            return Ok(Some(Self {
+                filter: Filter::session(session),
+                after,
+                until: current,
+            }));
+        }
+        let Some(turn) = request.turn.or(current) else {
+            return Ok(None);
+        };
+        let (first, over) = messages::begin_and_over(db, session, turn)?.ok_or_else(|| {
+            Refusal::NotFound(format!("turn {turn} not found in session {session}"))
+        })?;
+        Ok(Some(Self {
+            filter: Filter::turn(session, turn),
+            after: request.after_seq.unwrap_or(first),
+            until: (!over).then_some(turn),
+        }))
+    }
+
+    /// That a message was taken out of the queue is the end of its own stream and of no other.
+    fn shows(&self, row: &Row) -> bool {
+        row.kind != Kind::MessageRemoved || self.filter.turn.is_some()
+    }
+
+    fn is_over_with(&self, row: &Row) -> bool {
+        self.until.is_some()
+            && self.until == row.turn
+            && matches!(row.kind, Kind::TurnEnded | Kind::MessageRemoved)
     }
 }
 

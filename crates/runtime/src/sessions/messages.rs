@@ -176,13 +176,22 @@ pub fn running(connection: &Connection, session: u64) -> Result<Option<u64>, Sto
         .map(i64::cast_unsigned))
 }
 
-/// The journal number of a message's arrival.
-pub fn first_seq(connection: &Connection, id: u64) -> Result<Option<u64>, StoreError> {
-    let seq: Option<Option<i64>> = connection
-        .prepare_cached("SELECT first_seq FROM messages WHERE id = ?")?
-        .query_row([id.cast_signed()], |row| row.get(0))
-        .optional()?;
-    Ok(seq.flatten().map(i64::cast_unsigned))
+/// The journal number of a message's arrival in a session, and whether nothing more comes of it.
+pub fn begin_and_over(
+    connection: &Connection,
+    session: u64,
+    id: u64,
+) -> Result<Option<(u64, bool)>, StoreError> {
+    Ok(connection
+        .prepare_cached(
+            "SELECT first_seq, state NOT IN ('queued', 'running') FROM messages
+             WHERE id = ? AND session = ?",
+        )?
+        .query_row((id.cast_signed(), session.cast_signed()), |row| {
+            let first: Option<i64> = row.get(0)?;
+            Ok((first.map_or(0, i64::cast_unsigned), row.get(1)?))
+        })
+        .optional()?)
 }
 
 /// Turns that were running when the daemon went away.

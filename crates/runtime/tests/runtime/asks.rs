@@ -27,6 +27,7 @@ async fn a_question_waits_for_a_client_that_comes_later_and_the_first_answer_win
     let attached = second.attach(AttachMsg {
         session,
         after_seq: None,
+        turn: None,
     });
     tokio::pin!(attached);
     loop {
