@@ -214,7 +214,7 @@ trait Listen: Send + Sync {
 
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Io, Origin)>> + Send;
 
-    /// Says whether this peer may speak at all.
+    /// Says whether this peer may speak at all; with [`Closed::Io`] that it could not be found out.
     fn admit(&self, origin: &Origin) -> Result<(), Closed>;
 }
 
@@ -240,7 +240,7 @@ impl Listen for SameUser {
     fn admit(&self, origin: &Origin) -> Result<(), Closed> {
         match *origin {
             Origin::Unix { uid, .. } if uid != self.own_uid => Err(Closed::ForeignUser { uid }),
-            Origin::Unix { pid, .. } if is_confined(pid) => Err(Closed::Confined),
+            Origin::Unix { pid, .. } if is_confined(pid)? => Err(Closed::Confined),
             _ => Ok(()),
         }
     }
@@ -271,7 +271,7 @@ async fn serve<L: Listen, S: Service>(
 
     let permits = Arc::new(Semaphore::new(limits.max_connections));
     let mut connections = JoinSet::new();
-    loop {
+    'serving: loop {
         let accepted = tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
@@ -288,7 +288,17 @@ async fn serve<L: Listen, S: Service>(
         };
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let peer = Peer { id, origin };
-        if let Err(reason) = listener.admit(&peer.origin) {
+        let admitted = loop {
+            match listener.admit(&peer.origin) {
+                Err(Closed::Io(error)) => service.accept_failed(&error),
+                admitted => break admitted,
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => break 'serving,
+                () = tokio::time::sleep(ACCEPT_PAUSE) => {}
+            }
+        };
+        if let Err(reason) = admitted {
             service.closed(&peer, reason);
             continue;
         }

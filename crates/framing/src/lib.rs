@@ -7,11 +7,13 @@
 //! - [`proto`]: the codec and the reconnect backoff, without I/O.
 //! - [`FrameReader`] and [`FrameWriter`]: the codec over any byte stream.
 //! - [`confined`]: whether the process at the other end is in a sandbox.
+//! - [`descriptors`]: how many of them this process may have.
 //! - [`unix`], [`tcp`] and [`ws`]: the byte transports that carry frames.
 //!
 //! This crate must never know a message of any plane.
 
 pub mod confined;
+pub mod descriptors;
 pub mod proto;
 mod reader;
 pub mod tcp;

@@ -75,7 +75,7 @@ pub async fn dial(path: &Path) -> io::Result<UnixStream> {
 /// opened up. A mode keeps nobody out who runs in a sandbox of this user.
 pub fn peer_is_users_own(stream: &UnixStream) -> io::Result<bool> {
     let peer = stream.peer_cred()?;
-    Ok(peer.uid() == rustix::process::geteuid().as_raw() && !is_confined(peer.pid()))
+    Ok(peer.uid() == rustix::process::geteuid().as_raw() && !is_confined(peer.pid())?)
 }
 
 #[cfg(test)]

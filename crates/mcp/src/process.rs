@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use quintet_framing::descriptors::give_back;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
@@ -55,6 +56,7 @@ impl Process {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
+        give_back(child.id());
         let piped = || io::Error::other("a pipe is missing");
         let stdout = child.stdout.take().ok_or_else(piped)?;
         let stdin = child.stdin.take().ok_or_else(piped)?;

@@ -261,7 +261,10 @@ impl Link {
         }
         // An agent may confine itself; what a sandbox runs may not pose as one.
         let leader = self.process.mark().pid;
-        if is_confined(peer.pid()) && !peer.pid().is_some_and(|pid| descends_from(pid, leader)) {
+        let Ok(confined) = is_confined(peer.pid()) else {
+            return Err("a connection was closed for want of descriptors");
+        };
+        if confined && !peer.pid().is_some_and(|pid| descends_from(pid, leader)) {
             return Err("a connection from a sandbox was refused");
         }
         if self.had_connection {

@@ -77,6 +77,9 @@ pub(crate) struct UpArgs {
 
 pub(crate) async fn run(context: &Context, args: &UpArgs) -> Result<ExitCode, CommandError> {
     let mut stop = StopSignals::listen()?;
+    if let Err(error) = quintet_framing::descriptors::raise() {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
     let daemon = Daemon::start(options(context, args)?)
         .await
         .map_err(|error| explain(context, error))?;

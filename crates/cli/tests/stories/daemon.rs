@@ -3,7 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 
 use quintet_control::wire::ClientHello;
-use quintet_control::{Client, ErrorCode, TcpClient};
+use quintet_control::{Client, ErrorCode, TcpClient, UnixClient};
+use quintet_framing::descriptors;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -200,6 +201,65 @@ async fn log_lines_can_be_json() {
     assert_eq!(line["level"], "INFO");
     assert_eq!(line["signal"], "SIGTERM");
     assert!(daemon.ends().await.success());
+}
+
+#[tokio::test]
+async fn a_thousand_clients_are_served_where_the_usual_limit_is_1024_descriptors() {
+    descriptors::raise().unwrap();
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up_limited("-Sn 1024", &[]).await;
+    let mut clients = Vec::new();
+    // One place is left for the commands below.
+    for _ in 0..999 {
+        clients.push(UnixClient::connect(machine.control_socket()).await.unwrap());
+    }
+    for client in &mut clients {
+        within("each is served", client.ping()).await.unwrap();
+    }
+    let limit = machine.runs(&["send", "shell", "ulimit -Sn"]).await;
+    assert_eq!(
+        limit.succeeds().trim(),
+        "1024",
+        "commands get the limit back"
+    );
+    drop(clients.split_off(500));
+    machine.runs(&["send", "test", "say hi"]).await.succeeds();
+    let agents = machine.runs(&["agents", "--json"]).await.json();
+    let of_test = agents
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|agent| agent["name"] == "test");
+    let pid = of_test.unwrap()["instances"][0]["pid"].as_u64().unwrap();
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let open_files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    assert_eq!(open_files.unwrap().split_whitespace().nth(3), Some("1024"));
+}
+
+#[tokio::test]
+async fn a_client_waits_for_a_descriptor_and_is_never_taken_for_confined() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up_limited("-n 160", &["--no-worker"]).await;
+    let mut clients = Vec::new();
+    for _ in 0..200 {
+        clients.push(UnixClient::connect(machine.control_socket()).await.unwrap());
+    }
+    let mut waiting = clients.split_off(199);
+    let last = waiting.first_mut().unwrap();
+    assert!(
+        tokio::time::timeout(std::time::Duration::from_millis(500), last.ping())
+            .await
+            .is_err(),
+        "there are fewer descriptors than clients"
+    );
+    drop(clients);
+    within("the others made room", machine.runs(&["ping"]))
+        .await
+        .succeeds();
+    let rows = machine.runs(&["events", "--json"]).await.succeeds();
+    assert!(!rows.contains("client_cut"), "{rows}");
 }
 
 async fn http_get(url: &str, path: &str) -> String {

@@ -133,12 +133,23 @@ impl Machine {
             false => &["--listen", "127.0.0.1:0"],
         };
         let arguments = [&["up"], anywhere, more].concat();
-        let mut daemon = Daemon {
-            process: Running::start(self.quintet(&arguments)),
-            ready: String::new(),
-        };
-        daemon.ready = daemon.process.prints("is ready at").await;
-        daemon
+        Daemon::started(self.quintet(&arguments)).await
+    }
+
+    /// Starts the daemon behind `ulimit` with this.
+    pub(crate) async fn up_limited(&self, ulimit: &str, more: &[&str]) -> Daemon {
+        let mut command = self.program("sh");
+        command
+            .arg("-c")
+            .arg(format!(r#"ulimit {ulimit} && exec "$0" "$@""#))
+            .args([
+                env!("CARGO_BIN_EXE_quintet"),
+                "up",
+                "--listen",
+                "127.0.0.1:0",
+            ])
+            .args(more);
+        Daemon::started(command).await
     }
 
     /// Waits until an event of this kind is in a session's journal, and returns its row.
@@ -175,6 +186,12 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
+    async fn started(command: Command) -> Self {
+        let mut process = Running::start(command);
+        let ready = process.prints("is ready at").await;
+        Self { process, ready }
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }

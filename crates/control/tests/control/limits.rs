@@ -124,6 +124,8 @@ async fn a_client_that_reads_slowly_is_not_cut() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_connections_at_once_are_served_sixteen_at_a_time() {
+    // Both ends of each connection are in this process.
+    quintet_framing::descriptors::raise().unwrap();
     let limits = Limits {
         max_connections: 16,
         ..Limits::default()

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use quintet_framing::descriptors::give_back;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::io::{AsyncReadExt as _, Interest};
 use tokio::net::UnixStream;
@@ -148,6 +149,8 @@ impl Inner {
                     format!("the isolation helper {program} can't be started: {error}"),
                 )
             })?;
+        // Before it is asked for anything: what it starts has its limits.
+        give_back(process.id());
         let (mut reader, writer) = UnixStream::from_std(ours)?.into_split();
         let ready = tokio::time::timeout(START, read_reply(&mut reader)).await;
         let Ok(Ok(Reply::Ready { features })) = ready else {

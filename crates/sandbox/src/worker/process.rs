@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 
 use bytes::{Bytes, BytesMut};
 use pty_process::{OwnedReadPty, OwnedWritePty, Size};
+use quintet_framing::descriptors::give_back;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::process::Child;
@@ -101,6 +102,7 @@ impl Spawner {
                         .await
                         .map_err(io::Error::other)??,
                 };
+                give_back(child.id());
                 (child_pid(&child)?, Exit::Child(Box::new(child)))
             }
             Self::Isolated(client) => {
@@ -140,6 +142,7 @@ impl Spawner {
                     .envs(program.env.iter().map(|(key, value)| (key, value)))
                     .current_dir(&program.cwd);
                 let child = command.spawn(pts).map_err(pty_error)?;
+                give_back(child.id());
                 (child_pid(&child)?, Exit::Child(Box::new(child)))
             }
             Self::Isolated(client) => {

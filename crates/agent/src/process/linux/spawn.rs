@@ -7,6 +7,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use quintet_framing::descriptors::inherited;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
@@ -181,6 +182,7 @@ fn rlimits(limits: &ProcessLimits) -> Vec<(Resource, Rlimit)> {
         maximum: Some(value),
     };
     let mut list = vec![(Resource::Core, both(0))];
+    list.extend(inherited().map(|limit| (Resource::Nofile, limit)));
     // Address space is no measure: runtimes reserve far more of it than they use.
     for (resource, value) in [
         (Resource::Data, limits.memory_max),

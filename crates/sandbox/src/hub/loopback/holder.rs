@@ -12,7 +12,7 @@ use quintet_framing::confined::{is_confined, runs_as};
 pub(super) fn is_free(inode: u64, uid: u32) -> bool {
     let mut hidden = false;
     for (pid, folder) in processes() {
-        if !is_confined(Some(pid)) || !runs_as(pid, uid) {
+        if !is_confined(Some(pid)).unwrap_or(true) || !runs_as(pid, uid) {
             continue;
         }
         match has_open(&folder, inode) {
@@ -28,7 +28,7 @@ pub(super) fn is_free(inode: u64, uid: u32) -> bool {
 fn is_seen(inode: u64, uid: u32) -> bool {
     processes()
         .filter(|(_, folder)| std::fs::metadata(folder).is_ok_and(|found| found.uid() == uid))
-        .filter(|(pid, _)| !is_confined(Some(*pid)))
+        .filter(|(pid, _)| is_confined(Some(*pid)).is_ok_and(|confined| !confined))
         .any(|(_, folder)| has_open(&folder, inode).unwrap_or(false))
 }
 
