@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::channel::{self, Channel};
-use crate::config::{Config, ConfigErrors, ConfigInputs, ConfigStore};
+use crate::config::{ByteSize, Config, ConfigErrors, ConfigInputs, ConfigStore};
 use crate::cron::{CronDriver, CronHandle};
 use crate::home::{Home, write_atomically};
 use crate::http;
@@ -532,15 +532,17 @@ async fn keep_pruned(runtime: Arc<Runtime>) {
     let mut timer = tokio::time::interval(PRUNE_EVERY);
     loop {
         timer.tick().await;
-        let keep = runtime.config.current().journal.keep;
-        let age = jiff::SignedDuration::try_from(keep).unwrap_or(jiff::SignedDuration::MAX);
-        let Ok(before) = Timestamp::now().checked_sub(age) else {
-            continue;
-        };
-        if let Err(error) = journal::prune(&runtime.db, Bound::OlderThan(before)).await {
-            tracing::error!(%error, "the journal could not be pruned");
-        }
         let config = runtime.config.current();
+        let age = jiff::SignedDuration::try_from(config.journal.keep);
+        let before = Timestamp::now().checked_sub(age.unwrap_or(jiff::SignedDuration::MAX));
+        let by_age = before.ok().map(Bound::OlderThan);
+        let most = config.journal.max_size.map(ByteSize::bytes);
+        let by_size = most.map(Bound::BeyondSize);
+        for bound in by_age.into_iter().chain(by_size) {
+            if let Err(error) = journal::prune(&runtime.db, bound).await {
+                tracing::error!(%error, "the journal could not be pruned");
+            }
+        }
         runtime.workspaces.prune(&config.workspace).await;
     }
 }

@@ -1,12 +1,19 @@
 //! How large the journal is, and taking old rows out of it.
 
 use jiff::Timestamp;
+use rusqlite::Connection;
 
 use super::{Entry, Kind};
 use crate::store::{Db, StoreError};
 
 /// Rows removed in one transaction, so that writers never wait long for a pruning.
 const PRUNE_STEP: i64 = 5_000;
+
+/// Pages given back in one transaction, for the same reason.
+const VACUUM_STEP: u32 = 4_000;
+
+/// Free pages stay, to be used again, while they are less than this part of all.
+const FREE_PAGES_KEPT: u64 = 10;
 
 /// The journal's extent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +52,8 @@ pub enum Bound {
     OlderThan(Timestamp),
     /// Those below a number.
     BelowSeq(u64),
+    /// The oldest, until the database takes no more than so many bytes.
+    BeyondSize(u64),
 }
 
 /// What a pruning did.
@@ -95,55 +104,118 @@ pub async fn report(db: &Db) -> Result<Report, StoreError> {
     .await
 }
 
-/// Removes old rows that belong to no open turn, and says so in the journal.
+/// Removes old rows that belong to no open turn, with the texts of their messages, gives the space
+/// back, and says so in the journal.
 ///
 /// The newest row always stays: numbers go on from it after a restart.
 pub async fn prune(db: &Db, bound: Bound) -> Result<PruneReport, StoreError> {
-    let (before, below) = match bound {
-        Bound::OlderThan(time) => (time.as_microsecond(), i64::MAX),
-        Bound::BelowSeq(seq) => (i64::MAX, i64::try_from(seq).unwrap_or(i64::MAX)),
-    };
     let (mut removed, mut bytes) = (0, 0);
     loop {
-        let (rows, size) = db
-            .write(move |tx| -> Result<(u64, u64), StoreError> {
-                let mut statement = tx.sql().prepare_cached(
-                    "DELETE FROM journal WHERE seq IN (
-                         SELECT seq FROM journal
-                         WHERE at < ?1 AND seq < ?2
-                           AND seq < (SELECT max(seq) FROM journal)
-                           AND seq < coalesce(
-                               (SELECT min(first_seq) FROM messages
-                                WHERE state IN ('queued', 'running')),
-                               9223372036854775807)
-                         ORDER BY seq LIMIT ?3)
-                     RETURNING length(CAST(data AS BLOB))",
-                )?;
-                let sizes =
-                    statement.query_map((before, below, PRUNE_STEP), |row| row.get::<_, i64>(0))?;
-                let mut step = (0, 0);
-                for size in sizes {
-                    step = (step.0 + 1, step.1 + size?.cast_unsigned());
-                }
-                Ok(step)
-            })
-            .await?;
+        let (rows, size) = db.write(move |tx| remove_some(tx.sql(), bound)).await?;
         removed += rows;
         bytes += size;
-        if rows < PRUNE_STEP.cast_unsigned() {
+        if rows == 0 {
             break;
         }
     }
     if removed > 0 {
+        db.write(|tx| forget_texts(tx.sql())).await?;
+        while db.write(|tx| give_back_some(tx.sql())).await? {}
         let data = serde_json::json!({ "text": "the journal was pruned", "removed": removed });
         db.append(vec![Entry::new(Kind::Note, &data)]).await?;
     }
-    let first_seq = report(db).await?.first_seq;
+    let first_seq = db.read(first_seq).await?;
     Ok(PruneReport {
         removed,
         bytes,
         first_seq,
     })
+}
+
+/// Removes the next rows; returns how many, and the bytes of their data.
+fn remove_some(connection: &Connection, bound: Bound) -> Result<(u64, u64), StoreError> {
+    let (before, below, enough) = match bound {
+        Bound::OlderThan(time) => (time.as_microsecond(), i64::MAX, i64::MAX),
+        Bound::BelowSeq(seq) => (i64::MAX, signed(seq), i64::MAX),
+        Bound::BeyondSize(most) => {
+            let beyond = used_bytes(connection)?.saturating_sub(most);
+            (i64::MAX, i64::MAX, signed(beyond))
+        }
+    };
+    let mut statement = connection.prepare_cached(
+        "WITH oldest AS (
+             SELECT seq, length(CAST(data AS BLOB)) AS size FROM journal
+             WHERE at < ?1 AND seq < ?2
+               AND seq < (SELECT max(seq) FROM journal)
+               AND seq < coalesce(
+                   (SELECT min(first_seq) FROM messages WHERE state IN ('queued', 'running')),
+                   9223372036854775807)
+             ORDER BY seq LIMIT ?3),
+         counted AS (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS earlier FROM oldest)
+         DELETE FROM journal WHERE seq IN (SELECT seq FROM counted WHERE earlier < ?4)
+         RETURNING length(CAST(data AS BLOB))",
+    )?;
+    let sizes = statement.query_map((before, below, PRUNE_STEP, enough), |row| {
+        row.get::<_, i64>(0)
+    })?;
+    let mut step = (0, 0);
+    for size in sizes {
+        step = (step.0 + 1, step.1 + size?.cast_unsigned());
+    }
+    Ok(step)
+}
+
+/// What messages said that the journal no longer knows. What a retry would send again stays.
+fn forget_texts(connection: &Connection) -> Result<(), StoreError> {
+    connection.execute(
+        "UPDATE messages SET text = ''
+         WHERE text != '' AND state NOT IN ('queued', 'running')
+           AND first_seq < (SELECT min(seq) FROM journal)
+           AND NOT (state = 'failed' AND id = (
+               SELECT max(id) FROM messages AS others
+               WHERE others.session = messages.session AND others.state != 'removed'))",
+        [],
+    )?;
+    Ok(())
+}
+
+/// Gives free pages back to the file system while they are much of the file; true when there may be
+/// more. A database that an older version made keeps them for later rows.
+fn give_back_some(connection: &Connection) -> Result<bool, StoreError> {
+    let (pages, free) = (
+        pragma(connection, "page_count")?,
+        pragma(connection, "freelist_count")?,
+    );
+    if free < pages / FREE_PAGES_KEPT {
+        return Ok(false);
+    }
+    let mut statement = connection.prepare(&format!("PRAGMA incremental_vacuum({VACUUM_STEP})"))?;
+    let mut rows = statement.query([])?;
+    while rows.next()?.is_some() {}
+    let left = pragma(connection, "freelist_count")?;
+    Ok(left > 0 && left < free)
+}
+
+/// What the database takes without the pages that are free.
+fn used_bytes(connection: &Connection) -> Result<u64, StoreError> {
+    let pages = pragma(connection, "page_count")?;
+    let free = pragma(connection, "freelist_count")?;
+    Ok((pages - free) * pragma(connection, "page_size")?)
+}
+
+fn pragma(connection: &Connection, name: &str) -> Result<u64, StoreError> {
+    let value: i64 = connection.pragma_query_value(None, name, |row| row.get(0))?;
+    Ok(value.cast_unsigned())
+}
+
+fn first_seq(connection: &Connection) -> Result<u64, StoreError> {
+    let first: Option<i64> =
+        connection.query_row("SELECT min(seq) FROM journal", [], |row| row.get(0))?;
+    Ok(first.map_or(0, i64::cast_unsigned))
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -170,5 +242,32 @@ mod tests {
             .append(vec![Entry::new(Kind::Note, &serde_json::json!({}))])
             .await;
         assert_eq!(next.expect("durable"), 23);
+    }
+    #[tokio::test]
+    async fn the_oldest_rows_beyond_a_size_go_and_the_database_shrinks() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let text = "x".repeat(1 << 16);
+        for _ in 0..160 {
+            let data = serde_json::json!({ "text": text });
+            let row = Entry::new(Kind::Note, &data);
+            db.append(vec![row]).await.expect("durable");
+        }
+        let most = 4 << 20;
+        let pruned = prune(&db, Bound::BeyondSize(most)).await.expect("prunes");
+        let used = db.read(used_bytes).await.expect("readable");
+        assert!(
+            (most * 3 / 4..=most).contains(&used),
+            "{used} bytes are left"
+        );
+        assert_eq!(pruned.first_seq, pruned.removed + 1, "the oldest went");
+        let after = report(&db).await.expect("readable");
+        assert_eq!(after.last_seq, 161, "no number is used again");
+        let again = prune(&db, Bound::BeyondSize(most)).await.expect("prunes");
+        assert_eq!(again.removed, 0, "what fits stays");
+        let size =
+            db.read(|db| Ok::<_, StoreError>(pragma(db, "page_count")? * pragma(db, "page_size")?));
+        let size = size.await.expect("readable");
+        assert!(size < most * 3 / 2, "{size} bytes with those that are free");
     }
 }

@@ -159,6 +159,8 @@ fn insert_sql(rows: usize) -> &'static str {
 pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(std::time::Duration::from_secs(10))?;
+    // First of all: it holds only for a database that is still empty.
+    connection.pragma_update(None, "auto_vacuum", "incremental")?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     // FULL syncs the log at every commit: what a client was told survives a power cut.
     connection.pragma_update(None, "synchronous", "full")?;

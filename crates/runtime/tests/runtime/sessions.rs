@@ -2,8 +2,8 @@
 
 use quintet_control::Client;
 use quintet_control::wire::{
-    CompactMsg, CompactUndoMsg, ExportSessionMsg, JournalPruneMsg, SendMsg, SessionsMsg,
-    SetTitleMsg, journal_prune_msg::Keep,
+    CompactMsg, CompactUndoMsg, ExportSessionMsg, JournalEvent, JournalPruneMsg, SendMsg,
+    SessionsMsg, SetTitleMsg, journal_prune_msg::Keep,
 };
 
 use crate::harness::{TestDaemon, again, code, script};
@@ -189,4 +189,36 @@ async fn the_journal_reports_its_size_and_can_be_pruned() {
         400
     );
     daemon.stop().await;
+}
+
+#[tokio::test]
+async fn the_journal_is_kept_below_its_size_with_the_texts_of_messages() {
+    let daemon = TestDaemon::start_with("[journal]\nmax_size = \"1MiB\"\n").await;
+    let mut client = daemon.client().await;
+    let failing = script(&[r#"{"say": "again"}"#, r#"{"crash": 3}"#]);
+    client.send(failing).await.expect_err("the agent crashed");
+    let flood = format!(r#"{{"repeat": 2000, "say": "{}"}}"#, "x".repeat(1000));
+    client.send(script(&[&flood])).await.expect("answers");
+    drop(client);
+    assert_eq!(daemon.journal(None).await[0].seq, 1);
+
+    let daemon = TestDaemon::on(daemon.stop().await).await;
+    let rows = loop {
+        let rows = daemon.journal(None).await;
+        let is_told = |row: &JournalEvent| row.data.contains("the journal was pruned");
+        if rows.iter().any(is_told) {
+            break rows;
+        }
+    };
+    assert!(rows[0].seq > 1);
+    let bytes: usize = rows.iter().map(|row| row.data.len()).sum();
+    assert!(bytes < 1 << 20, "{bytes} bytes are left");
+    let folder = daemon.stop().await;
+    let db = rusqlite::Connection::open(folder.path().join("quintet.db")).expect("there");
+    let texts: Vec<String> = db
+        .prepare("SELECT text FROM messages ORDER BY id")
+        .and_then(|mut texts| texts.query_map([], |row| row.get(0))?.collect())
+        .expect("readable");
+    assert!(texts[0].contains("again"), "a retry needs it");
+    assert_eq!(texts[1..], [""], "it went with its row");
 }
