@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::Row;
-use super::tail::BATCH_ROWS;
+use super::tail::{BATCH_BYTES, BATCH_ROWS};
 use crate::store::{Db, StoreError};
 
 /// Which rows a reader wants.
@@ -103,9 +103,9 @@ impl Reader {
 
     async fn read_disk(&mut self, head: u64) -> Result<Vec<Arc<Row>>, StoreError> {
         let (after, filter) = (self.after, self.filter);
-        let rows = self
+        let (rows, is_full) = self
             .db
-            .read(move |connection| -> Result<Vec<Arc<Row>>, StoreError> {
+            .read(move |connection| -> Result<_, StoreError> {
                 let sql = match (filter.session, filter.turn) {
                     (None, _) => {
                         "SELECT seq, at, session, turn, kind, data FROM journal
@@ -138,14 +138,20 @@ impl Reader {
                     .iter()
                     .map(|(name, value)| (*name, value as &dyn rusqlite::ToSql))
                     .collect();
-                let rows = statement.query_map(&*bind, Row::from_sql)?;
-                Ok(rows
-                    .map(|row| row.map(Arc::new))
-                    .collect::<Result<_, _>>()?)
+                let mut found = statement.query_map(&*bind, Row::from_sql)?;
+                let (mut rows, mut bytes) = (Vec::new(), 0);
+                while bytes < BATCH_BYTES
+                    && let Some(row) = found.next().transpose()?
+                {
+                    bytes += row.weight();
+                    rows.push(Arc::new(row));
+                }
+                let is_full = bytes >= BATCH_BYTES || rows.len() == BATCH_ROWS;
+                Ok((rows, is_full))
             })
             .await?;
         self.after = match rows.last() {
-            Some(last) if rows.len() == BATCH_ROWS => last.seq,
+            Some(last) if is_full => last.seq,
             _ => head,
         };
         Ok(rows)
@@ -199,6 +205,35 @@ mod tests {
         let of_its_turn = all(Reader::new(&db, Filter::turn(1, 1), 8)).await;
         let expected: Vec<u64> = (9..=6000).filter(|seq| (seq - 1) % 100 % 6 == 1).collect();
         assert_eq!(of_its_turn, expected);
+    }
+
+    #[tokio::test]
+    async fn a_batch_of_large_rows_ends_by_their_bytes() {
+        let (_folder, db) = database();
+        let large = "x".repeat(1 << 20);
+        for _ in 0..40 {
+            db.append(vec![entry(1, &large)]).await.expect("durable");
+        }
+        db.append(vec![
+            entry(1, &"x".repeat(BATCH_BYTES * 2)),
+            entry(1, "small"),
+        ])
+        .await
+        .expect("durable");
+        assert!(db.tail().after(0).is_none(), "40 MiB do not fit in memory");
+        assert!(db.tail().after(38).is_some(), "the newest are there");
+        for filter in [Filter::default(), Filter::session(1)] {
+            let mut reader = Reader::new(&db, filter, 0);
+            let mut seen = Vec::new();
+            while seen.len() < 42 {
+                let rows = reader.next_batch().await.expect("readable");
+                let earlier = &rows[..rows.len() - 1];
+                let bytes: usize = earlier.iter().map(|row| row.weight()).sum();
+                assert!(bytes < BATCH_BYTES, "{bytes} bytes, and then one more row");
+                seen.extend(rows.iter().map(|row| row.seq));
+            }
+            assert_eq!(seen, (1..=42).collect::<Vec<_>>());
+        }
     }
 
     #[tokio::test]

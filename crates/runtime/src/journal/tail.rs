@@ -11,8 +11,9 @@ use super::Row;
 const MAX_ROWS: usize = 8192;
 const MAX_BYTES: usize = 16 << 20;
 
-/// Rows handed to a reader at once.
+/// Rows handed to a reader at once, and bytes: a row beyond them is the last of its batch.
 pub(super) const BATCH_ROWS: usize = 512;
+pub(super) const BATCH_BYTES: usize = 4 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Tail {
@@ -63,11 +64,17 @@ impl Tail {
         let recent = self.lock();
         let first = recent.rows.front()?.seq;
         let skip = usize::try_from((after + 1).checked_sub(first)?).ok()?;
+        let mut bytes = 0;
         let rows: Vec<_> = recent
             .rows
             .iter()
             .skip(skip)
             .take(BATCH_ROWS)
+            .take_while(|row| {
+                let has_room = bytes < BATCH_BYTES;
+                bytes += row.weight();
+                has_room
+            })
             .cloned()
             .collect();
         let upto = rows.last().map_or(after, |row| row.seq);
