@@ -47,6 +47,7 @@ struct Row {
     text: String,
     sender: String,
     at: String,
+    cut: bool,
 }
 
 pub(crate) async fn run(
@@ -96,6 +97,7 @@ impl From<QueuedMessage> for Row {
             text: message.text,
             sender: message.sender,
             at: message.at,
+            cut: message.cut,
         }
     }
 }

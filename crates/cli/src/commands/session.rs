@@ -46,10 +46,18 @@ pub(crate) async fn run(
     let mut daemon = connect::daemon(&context.home).await?;
     match command {
         SessionCommand::Export { session, output } => {
-            let export = daemon
-                .export_session(ExportSessionMsg { session })
-                .await?
-                .export;
+            let mut export = String::new();
+            loop {
+                let request = ExportSessionMsg {
+                    session,
+                    from: Some(export.len() as u64),
+                };
+                let part = daemon.export_session(request).await?;
+                export.push_str(&part.export);
+                if !part.more {
+                    break;
+                }
+            }
             match output {
                 Some(path) => std::fs::write(&path, export).map_err(|error| {
                     CommandError::new(

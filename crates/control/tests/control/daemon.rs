@@ -365,6 +365,7 @@ impl Server for TestServer {
         self.saw(request);
         Ok(SessionExport {
             export: "{}".into(),
+            more: false,
         })
     }
 

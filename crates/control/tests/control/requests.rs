@@ -109,7 +109,10 @@ async fn answers(client: &mut UnixClient, request: &str) -> (ClientMessage, Vec<
             session,
             title: content
         })),
-        "export_session" => one!(export_session(ExportSessionMsg { session })),
+        "export_session" => one!(export_session(ExportSessionMsg {
+            session,
+            from: Some(0)
+        })),
         "compact_undo" => one!(compact_undo(CompactUndoMsg { session })),
         "cron_runs" => one!(cron_runs(CronRunsMsg { cron: Some(9) })),
         "agents" => one!(agents: AgentsMsg {}),
@@ -351,6 +354,7 @@ fn expected(request: &str) -> Vec<ServerMessage> {
         "export_session" => vec![
             SessionExport {
                 export: "{}".into(),
+                more: false,
             }
             .into(),
         ],

@@ -95,6 +95,7 @@ pub(super) async fn queue(runtime: &Runtime, given: &Value) -> Answer {
                     "id": message.id,
                     "session": message.session,
                     "text": message.text,
+                    "cut": message.cut,
                     "at": message.at,
                 })
             })

@@ -7,7 +7,7 @@ use quintet_agent::proto::message::Question as AgentQuestion;
 use quintet_control::wire::{
     AgentInfo, AgentInstance, AgentList, Approval, ApprovalList, AskList, JournalPruneMsg,
     JournalPruned, JournalReport, KindSize, PendingAsk, Question, QuestionOption, QueueList,
-    QueuedMessage, SessionExport, SessionInfo, SessionList, Stats, journal_prune_msg::Keep,
+    QueuedMessage, SessionInfo, SessionList, Stats, journal_prune_msg::Keep,
 };
 use serde_json::json;
 
@@ -53,18 +53,19 @@ impl Runtime {
                 if let Some(session) = session {
                     sessions::open(connection, session)?;
                 }
-                Ok::<_, Refusal>(messages::waiting(connection, session)?)
+                Ok::<_, Refusal>(messages::listed(connection, session)?)
             })
             .await?;
         Ok(QueueList {
             messages: waiting
                 .into_iter()
-                .map(|message| QueuedMessage {
+                .map(|(message, cut)| QueuedMessage {
                     id: message.id,
                     session: message.session,
                     text: message.text,
                     sender: message.sender,
                     at: rfc3339(message.at),
+                    cut,
                 })
                 .collect(),
         })
@@ -139,7 +140,7 @@ impl Runtime {
         }
     }
 
-    pub(super) async fn export_session(&self, session: u64) -> Result<SessionExport, Refusal> {
+    pub(super) async fn export_session(&self, session: u64) -> Result<String, Refusal> {
         let found = self
             .db
             .read(move |connection| {
@@ -151,9 +152,7 @@ impl Runtime {
             .db
             .read(move |connection| sessions::export(connection, session, state))
             .await?;
-        let export =
-            serde_json::to_string(&export).map_err(|error| Refusal::Internal(error.to_string()))?;
-        Ok(SessionExport { export })
+        serde_json::to_string(&export).map_err(|error| Refusal::Internal(error.to_string()))
     }
 
     pub(super) async fn restart_agent(&self, agent_id: &str) -> Result<u64, Refusal> {

@@ -6,6 +6,7 @@
 mod approvals;
 mod compaction;
 mod crons;
+mod export;
 mod intake;
 mod lists;
 mod logs;
@@ -35,7 +36,9 @@ use quintet_control::{
     Answer, Closed, Origin, PROTOCOL_VERSION, Peer, RAW_ELEMENTS, Server, ServerError, Service,
 };
 use serde_json::json;
+use tokio::sync::Mutex as AsyncMutex;
 
+use self::export::InParts;
 use crate::daemon::Runtime;
 use crate::journal::{Entry, Kind};
 use crate::refusal::Refusal;
@@ -101,6 +104,7 @@ impl Service for ControlService {
             runtime: self.runtime.clone(),
             wants_raw: AtomicBool::new(false),
             on_this_machine: matches!(peer.origin, Origin::Unix { .. }),
+            export: AsyncMutex::default(),
         })
     }
 
@@ -140,6 +144,9 @@ pub(crate) struct Connection {
     runtime: Arc<Runtime>,
     wants_raw: AtomicBool,
     on_this_machine: bool,
+    /// What is being handed out in parts. Requests of a connection come one after the other, so
+    /// that nobody waits for it.
+    export: AsyncMutex<Option<InParts>>,
 }
 
 impl Connection {
@@ -354,7 +361,29 @@ impl Server for Connection {
     }
 
     async fn export_session(&self, request: ExportSessionMsg) -> Answer<SessionExport> {
-        Ok(self.runtime.export_session(request.session).await?)
+        let session = request.session;
+        let Some(from) = request.from else {
+            let export = self.runtime.export_session(session).await?;
+            return Ok(SessionExport {
+                export,
+                more: false,
+            });
+        };
+        let mut held = self.export.lock().await;
+        if from == 0 {
+            let text = self.runtime.export_session(session).await?;
+            *held = Some(InParts { session, text });
+        }
+        let part = held.as_ref().and_then(|whole| whole.part(session, from));
+        let Some(part) = part else {
+            return Err(ServerError::conflict(
+                "this connection has no such part of an export; begin with the first",
+            ));
+        };
+        if !part.more {
+            *held = None;
+        }
+        Ok(part)
     }
 
     async fn compact_undo(&self, request: CompactUndoMsg) -> Answer<Accepted> {

@@ -19,7 +19,7 @@ use crate::sessions::messages::{self, Message};
 use crate::sessions::{self, usage};
 use crate::stream::{self, Raw};
 
-/// The longest answer of `send`; what is beyond it is in the journal.
+/// The longest answer of `send`; what is beyond it is in the journal, and the answer says so.
 const MAX_ANSWER: usize = 15 << 20;
 
 impl Runtime {
@@ -37,7 +37,7 @@ impl Runtime {
     pub(super) async fn answer_of(&self, message: &Message) -> Result<SendResponse, Refusal> {
         let filter = Filter::turn(message.session, message.id);
         let mut reader = Reader::new(&self.db, filter, message.first_seq);
-        let mut content = String::new();
+        let (mut content, mut is_cut) = (String::new(), false);
         loop {
             let rows = reader.follow().await?;
             if rows.is_empty() {
@@ -46,7 +46,9 @@ impl Runtime {
             for row in rows {
                 if let Some(text) = stream::answer_text(&row) {
                     let room = MAX_ANSWER.saturating_sub(content.len());
-                    content.push_str(&text[..text.floor_char_boundary(room)]);
+                    let part = text.floor_char_boundary(room);
+                    content.push_str(&text[..part]);
+                    is_cut |= part < text.len();
                     continue;
                 }
                 let Some(end) = stream::end_of_turn(&row) else {
@@ -59,6 +61,13 @@ impl Runtime {
                         Some(429) => Refusal::OverLimit(end.error),
                         _ => Refusal::Internal(end.error),
                     });
+                }
+                if is_cut {
+                    content.push_str(&format!(
+                        "\n[cut here: the answer is longer than {} MiB; `quintet events --session {}` shows all of it]\n",
+                        MAX_ANSWER >> 20,
+                        message.session
+                    ));
                 }
                 let turn = message.id;
                 let cost = self.db.read(move |db| usage::of_turn(db, turn)).await?;

@@ -17,6 +17,9 @@ use quintet_agent::proto::usage::TokenUsage;
 /// Messages that may wait in one session.
 const MAX_QUEUED: u64 = 1000;
 
+/// Bytes of text in one list of messages; it has to fit in a frame.
+const MAX_LISTED: i64 = 8 << 20;
+
 /// What a message is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -153,6 +156,35 @@ pub fn waiting(connection: &Connection, session: Option<u64>) -> Result<Vec<Mess
          WHERE state = 'queued' AND (?1 IS NULL OR session = ?1) ORDER BY id"
     ))?;
     let rows = statement.query_map([session.map(u64::cast_signed)], Message::from_sql)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The messages that wait, oldest first, and whether a text was cut. They are whole where all of
+/// them fit in a list; else each gets an equal part of it.
+pub fn listed(
+    connection: &Connection,
+    session: Option<u64>,
+) -> Result<Vec<(Message, bool)>, StoreError> {
+    let session = session.map(u64::cast_signed);
+    let (count, bytes): (i64, i64) = connection
+        .prepare_cached(
+            "SELECT count(*), coalesce(sum(length(CAST(text AS BLOB))), 0) FROM messages
+             WHERE state = 'queued' AND (?1 IS NULL OR session = ?1)",
+        )?
+        .query_row([session], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    // SQLite cuts by characters, which have up to four bytes.
+    let most = match bytes {
+        0..=MAX_LISTED => bytes,
+        _ => MAX_LISTED / 4 / count,
+    };
+    let mut statement = connection.prepare_cached(
+        "SELECT id, session, sender, substr(text, 1, ?2), purpose, at, first_seq,
+                length(text) > ?2
+         FROM messages WHERE state = 'queued' AND (?1 IS NULL OR session = ?1) ORDER BY id",
+    )?;
+    let rows = statement.query_map((session, most), |row| {
+        Ok((Message::from_sql(row)?, row.get(7)?))
+    })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 

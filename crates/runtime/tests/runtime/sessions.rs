@@ -64,7 +64,10 @@ async fn an_exported_session_goes_on_as_a_new_one() {
         .expect("answers")
         .session;
     let export = client
-        .export_session(ExportSessionMsg { session })
+        .export_session(ExportSessionMsg {
+            session,
+            from: None,
+        })
         .await
         .expect("there")
         .export;
@@ -90,6 +93,52 @@ async fn an_exported_session_goes_on_as_a_new_one() {
         ..script(&["hi"])
     };
     assert_eq!(code(client.send(broken).await), 400);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_that_is_larger_than_a_frame_is_exported_in_parts() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let flood = format!(r#"{{"repeat": 240, "say": "{}"}}"#, "ü".repeat(50_000));
+    let message = script(&[r#"{"state": "n", "value": 7}"#, &flood]);
+    let answer = client.send(message).await.expect("answers");
+    assert!(
+        answer.content.contains("quintet events --session 1"),
+        "the answer says that it was cut, and where the rest is"
+    );
+    let session = answer.session;
+    let whole = ExportSessionMsg {
+        session,
+        from: None,
+    };
+    assert_eq!(code(client.export_session(whole).await), 500);
+
+    let mut export = String::new();
+    loop {
+        let from = Some(export.len() as u64);
+        let request = ExportSessionMsg { session, from };
+        let part = client.export_session(request).await.expect("a part");
+        export.push_str(&part.export);
+        if !part.more {
+            break;
+        }
+    }
+    assert!(export.len() > 24_000_000);
+    let past = ExportSessionMsg {
+        session,
+        from: Some(1),
+    };
+    assert_eq!(code(client.export_session(past).await), 409);
+    let file = daemon.home().root().join("session.json");
+    std::fs::write(&file, &export).expect("writable");
+    let resumed = SendMsg {
+        content: SHOW.into(),
+        resume_file: Some(file.display().to_string()),
+        ..SendMsg::default()
+    };
+    let answer = client.send(resumed).await.expect("answers");
+    assert_eq!(answer.content, r#"{"n": 7}"#);
     daemon.stop().await;
 }
 

@@ -407,3 +407,52 @@ async fn an_answer_that_could_not_be_written_is_no_answer() {
     assert_eq!(answer.expect("answers").content, "hello");
     daemon.stop().await;
 }
+
+#[tokio::test]
+async fn a_queue_of_long_messages_is_listed_with_their_beginnings() {
+    let daemon = TestDaemon::start().await;
+    let mut holder = daemon.client().await;
+    let mut holding = std::pin::pin!(holder.stream(streamed(script(&[r#"{"await": "steer"}"#]))));
+    holding.next().await.expect("starts").expect("streams");
+    let text = "ü".repeat(3 << 20);
+    let mut senders = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let mut sender = daemon.client().await;
+        let message = again(1, &[&text]);
+        senders.spawn(async move { run(&mut sender, message).await });
+    }
+    let mut other = daemon.client().await;
+    let listed = loop {
+        let listed = other
+            .queue_list(QueueListMsg::default())
+            .await
+            .expect("fits");
+        let listed = listed.messages;
+        if listed.len() == 3 {
+            break listed;
+        }
+        assert!(
+            listed
+                .iter()
+                .all(|message| !message.cut || listed.len() > 1)
+        );
+    };
+    for message in &listed {
+        assert!(message.cut);
+        assert!(message.text.len() > 1 << 20 && text.starts_with(&message.text));
+    }
+    for message in listed {
+        let remove = QueueRemoveMsg { id: message.id };
+        other.queue_remove(remove).await.expect("waits");
+    }
+    for told in senders.join_all().await {
+        assert!(error_of(&told).contains("taken out"));
+    }
+    let steer = SteerMsg {
+        session: 1,
+        content: "go".into(),
+    };
+    other.steer(steer).await.expect("runs");
+    while holding.next().await.is_some() {}
+    daemon.stop().await;
+}
