@@ -107,25 +107,29 @@ fn set_preamble(
     Ok(())
 }
 
-/// The rows that a summary made in `turn` stands for: those since the last compaction that holds.
+/// The rows that a summary made in `turn` stands for: those between the last compaction that holds
+/// and this turn, which may have waited for another one to end.
 fn covered(connection: &Connection, session: u64, turn: u64) -> Result<(u64, u64), StoreError> {
-    let after: Option<i64> = connection
-        .prepare_cached(
-            "SELECT max(last_seq) FROM compactions WHERE session = ? AND undone_at IS NULL",
-        )?
-        .query_row([session.cast_signed()], |row| row.get(0))?;
     let bounds: (Option<i64>, Option<i64>) = connection
         .prepare_cached(
-            "SELECT min(seq), max(seq) FROM journal WHERE session = ? AND seq > ? AND turn IS NOT ?",
+            "WITH earlier AS (
+                 SELECT id, last_seq FROM compactions
+                 WHERE session = ?1 AND undone_at IS NULL ORDER BY id DESC LIMIT 1),
+             recorded AS (
+                 SELECT max(seq) AS seq FROM journal
+                 WHERE session = ?1 AND kind = 'compacted'
+                   AND json_extract(data, '$.compaction') = (SELECT id FROM earlier)),
+             own AS (
+                 SELECT min(seq) AS arrived, max(seq) FILTER (WHERE kind = 'turn_started') AS started
+                 FROM journal WHERE session = ?1 AND turn = ?2)
+             SELECT min(seq), max(seq) FROM journal, own
+             WHERE session = ?1
+               AND seq > coalesce((SELECT seq FROM recorded), (SELECT last_seq FROM earlier), 0)
+               AND (seq < arrived OR (seq < started AND turn != ?2))",
         )?
-        .query_row(
-            (
-                session.cast_signed(),
-                after.unwrap_or(0),
-                turn.cast_signed(),
-            ),
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )?;
+        .query_row((session.cast_signed(), turn.cast_signed()), |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
     let number = |value: Option<i64>| value.map_or(0, i64::cast_unsigned);
     Ok((number(bounds.0), number(bounds.1)))
 }

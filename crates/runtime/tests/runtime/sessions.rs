@@ -178,15 +178,41 @@ async fn a_compaction_stands_for_the_conversation_and_can_be_undone() {
         "the context began anew, and the summary is carried once"
     );
 
-    let row = daemon
-        .journal(Some(session))
+    client
+        .compact(CompactMsg { session })
         .await
-        .into_iter()
-        .find(|event| event.kind == "compacted")
-        .expect("announced");
-    let data: serde_json::Value = serde_json::from_str(&row.data).expect("JSON");
-    let (first, last) = (data["first_seq"].as_u64(), data["last_seq"].as_u64());
-    assert!(first < last && last < Some(row.seq), "{data}");
+        .expect("summarises again");
+    client
+        .compact_undo(CompactUndoMsg { session })
+        .await
+        .expect("undoes the second");
+    let rows = daemon.journal(Some(session)).await;
+    let value = |row: &JournalEvent| -> serde_json::Value {
+        serde_json::from_str(&row.data).expect("JSON")
+    };
+    let of_kind = |kind: &'static str| rows.iter().filter(move |row| row.kind == kind);
+    let links: Vec<_> = of_kind("compacted")
+        .map(|row| {
+            (
+                value(row)["first_seq"].as_u64(),
+                value(row)["last_seq"].as_u64(),
+            )
+        })
+        .collect();
+    let before = |seq: u64| rows.iter().map(|row| row.seq).rfind(|found| *found < seq);
+    let after = |seq: u64| rows.iter().map(|row| row.seq).find(|found| *found > seq);
+    let requests: Vec<_> = of_kind("message")
+        .filter(|row| value(row)["purpose"] == "compaction")
+        .map(|row| row.seq)
+        .collect();
+    let recorded = of_kind("compacted").next().expect("announced").seq;
+    assert_eq!(
+        links,
+        [
+            (Some(rows[0].seq), before(requests[0])),
+            (after(recorded), before(requests[1])),
+        ]
+    );
 
     client
         .compact_undo(CompactUndoMsg { session })
