@@ -36,4 +36,9 @@ impl Refusal {
     pub(crate) fn no_session(session: u64) -> Self {
         Self::NotFound(format!("session {session} not found"))
     }
+
+    /// No cron has that number.
+    pub(crate) fn no_cron(id: u64) -> Self {
+        Self::NotFound(format!("cron {id} not found"))
+    }
 }

@@ -229,6 +229,8 @@ async fn a_command_on_a_lost_worker_says_which_step_failed() {
     let _daemon = machine.up().await;
     let project = machine.path().join("project");
     std::fs::create_dir(&project).unwrap();
+    let made = ["token", "create", "--worker", "nowhere"];
+    machine.runs(&made).await.succeeds();
     let session = session_in(&machine, &project, &["--worker", "nowhere"])
         .await
         .to_string();

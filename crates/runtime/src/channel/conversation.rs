@@ -43,6 +43,8 @@ async fn created(runtime: &Runtime, asked: Create) -> Result<Value, Refusal> {
         name => name.to_owned(),
     };
     runtime.require_agent(&agent)?;
+    let worker = asked.worker.unwrap_or_default();
+    runtime.require_worker(&worker).await?;
     let folder = asked.cwd.filter(|folder| !folder.is_empty());
     if let Some(folder) = &folder
         && !crate::service::is_readable_folder(folder)
@@ -55,7 +57,7 @@ async fn created(runtime: &Runtime, asked: Create) -> Result<Value, Refusal> {
         agent,
         sender: DEFAULT_SENDER.to_owned(),
         folder,
-        worker: asked.worker.unwrap_or_default(),
+        worker,
     };
     let title = asked.title.filter(|title| !title.is_empty());
     let session = runtime

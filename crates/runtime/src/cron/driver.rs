@@ -104,6 +104,17 @@ impl CronHandle {
             .collect())
     }
 
+    /// Whether there is, or was, such a cron.
+    ///
+    /// # Errors
+    ///
+    /// When the database fails.
+    pub async fn knows(&self, id: u64) -> Result<bool, StoreError> {
+        self.db
+            .read(move |connection| store::knows(connection, id))
+            .await
+    }
+
     /// Occurrences, newest first: of one cron or of all.
     ///
     /// # Errors

@@ -109,7 +109,7 @@ pub fn delete(tx: &mut WriteTx<'_>, id: u64) -> Result<(), Refusal> {
     if end(tx, id, "the cron was removed")? {
         Ok(())
     } else {
-        Err(Refusal::NotFound(format!("cron {id} not found")))
+        Err(Refusal::no_cron(id))
     }
 }
 
@@ -162,6 +162,17 @@ pub fn list(connection: &Connection) -> Result<Vec<Cron>, StoreError> {
     ))?;
     let rows = statement.query_map([], |row| Ok(cron_from_sql(row)))?;
     rows.map(|row| row?).collect()
+}
+
+/// Whether there is, or was, such a cron.
+///
+/// # Errors
+///
+/// When the database fails.
+pub fn knows(connection: &Connection, id: u64) -> Result<bool, StoreError> {
+    Ok(connection
+        .prepare_cached("SELECT 1 FROM crons WHERE id = ?")?
+        .exists([id.cast_signed()])?)
 }
 
 /// Occurrences, newest first: of one cron or of all.

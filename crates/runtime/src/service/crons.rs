@@ -60,6 +60,11 @@ impl Runtime {
     }
 
     pub(crate) async fn list_cron_runs(&self, cron: Option<u64>) -> Result<CronRunList, Refusal> {
+        if let Some(id) = cron
+            && !self.crons.knows(id).await?
+        {
+            return Err(Refusal::no_cron(id));
+        }
         let runs = self.crons.runs(cron, RUNS_SHOWN).await?;
         Ok(CronRunList {
             runs: runs.into_iter().map(run).collect(),

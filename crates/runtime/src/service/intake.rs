@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use quintet_control::wire::{SendMsg, StreamMsg};
+use rusqlite::Connection;
 
 use crate::daemon::Runtime;
 use crate::refusal::Refusal;
 use crate::sessions::messages::{self, Message, Purpose};
 use crate::sessions::{self, DEFAULT_SENDER, Export, NewSession, Session};
+use crate::store::StoreError;
 
 /// The largest exported session that is read.
 const MAX_EXPORT: u64 = 64 << 20;
@@ -29,9 +31,7 @@ pub(super) fn as_send(request: StreamMsg) -> SendMsg {
 impl Runtime {
     /// Chooses or makes the session, queues the message, wakes whoever works on it.
     pub(super) async fn accept(&self, request: SendMsg) -> Result<Message, Refusal> {
-        if request.content.trim().is_empty() {
-            return Err(Refusal::Bad("the message is empty".into()));
-        }
+        messages::require_text(&request.content)?;
         let sender = request
             .sender
             .filter(|sender| !sender.is_empty())
@@ -55,11 +55,13 @@ impl Runtime {
                 (name, _) => name.to_owned(),
             };
             self.require_agent(&agent)?;
+            let worker = request.worker.unwrap_or_default();
+            self.require_worker(&worker).await?;
             let new = NewSession {
                 agent,
                 sender,
                 folder: request.cwd.filter(|folder| is_readable_folder(folder)),
-                worker: request.worker.unwrap_or_default(),
+                worker,
             };
             self.accept_anew(new, exported, request.new_chat, request.content)
                 .await?
@@ -142,6 +144,37 @@ impl Runtime {
             names.join(", ")
         )))
     }
+
+    /// Refuses a worker that nobody has heard of; "" is the default one. One that is known may be
+    /// away: a session's commands wait for it.
+    pub(crate) async fn require_worker(&self, worker: &str) -> Result<(), Refusal> {
+        if worker.is_empty() {
+            return Ok(());
+        }
+        let mut known = self.workers.named();
+        known.extend(self.db.read(named_before).await?);
+        if known.contains(worker) {
+            return Ok(());
+        }
+        let names: Vec<String> = known.into_iter().collect();
+        Err(Refusal::NotFound(match names.is_empty() {
+            true => format!("worker {worker:?} not found; there is none"),
+            false => format!(
+                "worker {worker:?} not found; there are: {}",
+                names.join(", ")
+            ),
+        }))
+    }
+}
+
+/// The workers that a token was made for, or that a session uses.
+fn named_before(connection: &Connection) -> Result<Vec<String>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT worker FROM worker_tokens WHERE revoked_at IS NULL
+         UNION SELECT worker FROM sessions WHERE worker != '' AND closed_at IS NULL",
+    )?;
+    let rows = statement.query_map([], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
 }
 
 /// An exported session: the text itself, or the path of a file with it.

@@ -17,6 +17,7 @@ use crate::journal::{Filter, Kind, Reader, Row};
 use crate::refusal::Refusal;
 use crate::sessions::messages::{self, Message};
 use crate::sessions::{self, usage};
+use crate::store::Db;
 use crate::stream::{self, Raw};
 
 /// The longest answer of `send`; what is beyond it is in the journal, and the answer says so.
@@ -133,19 +134,9 @@ impl Runtime {
     ) -> impl Stream<Item = Answer<JournalEvent>> + Send + use<> {
         let db = self.db.clone();
         stream! {
-            if let Some(session) = request.session {
-                let known = db.read(move |db| sessions::find(db, session)).await;
-                match known {
-                    Ok(Some(_)) => {}
-                    Ok(None) => {
-                        yield Err(Refusal::no_session(session).into());
-                        return;
-                    }
-                    Err(error) => {
-                        yield Err(Refusal::from(error).into());
-                        return;
-                    }
-                }
+            if let Err(refusal) = require_session(&db, request.session).await {
+                yield Err(refusal.into());
+                return;
             }
             let after = match (request.after_seq, request.follow) {
                 (Some(after), _) => after,
@@ -183,6 +174,10 @@ impl Runtime {
     ) -> impl Stream<Item = Answer<AgentEventMsg>> + Send + use<> {
         let db = self.db.clone();
         stream! {
+            if let Err(refusal) = require_session(&db, request.session).await {
+                yield Err(refusal.into());
+                return;
+            }
             let after = request.after_seq.unwrap_or_else(|| db.tail().head());
             let filter = Filter { session: request.session, turn: None };
             let mut reader = Reader::new(&db, filter, after);
@@ -212,6 +207,17 @@ impl Runtime {
                 }
             }
         }
+    }
+}
+
+/// Refuses a session that never was; one that is closed can be read.
+async fn require_session(db: &Db, session: Option<u64>) -> Result<(), Refusal> {
+    let Some(session) = session else {
+        return Ok(());
+    };
+    match db.read(move |db| sessions::find(db, session)).await? {
+        Some(_) => Ok(()),
+        None => Err(Refusal::no_session(session)),
     }
 }
 

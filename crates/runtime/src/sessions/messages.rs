@@ -312,8 +312,17 @@ pub fn end(tx: &mut WriteTx<'_>, turn: u64, outcome: &TurnOutcome) -> Result<boo
     Ok(true)
 }
 
+/// Refuses a message that says nothing.
+pub fn require_text(text: &str) -> Result<(), Refusal> {
+    match text.trim() {
+        "" => Err(Refusal::Bad("the message is empty".into())),
+        _ => Ok(()),
+    }
+}
+
 /// Changes a waiting message.
 pub fn edit(tx: &mut WriteTx<'_>, id: u64, text: &str) -> Result<u64, Refusal> {
+    require_text(text)?;
     let session = require_waiting(tx, id)?;
     tx.sql()
         .prepare_cached("UPDATE messages SET text = ? WHERE id = ?")?

@@ -170,6 +170,7 @@ impl Coordinator {
         content: String,
         sender: String,
     ) -> Result<u64, Refusal> {
+        messages::require_text(&content)?;
         let found = self.session(session).await?;
         if let Some(turn) = self.inner.turns.of_session(session) {
             let data = json!({ "text": content, "sender": sender });

@@ -14,6 +14,7 @@ mod jobs;
 mod running;
 pub(crate) mod tokens;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -106,6 +107,13 @@ impl Workers {
     /// Takes over changed settings; a worker's own take effect at its next start.
     pub(crate) fn configure(&self, config: &SandboxConfig) {
         self.hub.set_liveness(liveness(config));
+    }
+
+    /// The names of the workers that came since the daemon's start, and of the built-in one.
+    pub(crate) fn named(&self) -> BTreeSet<String> {
+        let came = self.hub.workers().into_iter().map(|info| info.id);
+        let local = self.has_local.load(Ordering::Relaxed);
+        came.chain(local.then(|| LOCAL.to_owned())).collect()
     }
 
     /// Workers that are online.

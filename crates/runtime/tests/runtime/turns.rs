@@ -1,11 +1,11 @@
 //! Messages, the queue, steering, stopping.
 
 use futures_util::StreamExt;
-use quintet_control::Client;
 use quintet_control::wire::{
-    CancelMsg, KillMsg, QueueEditMsg, QueueListMsg, QueueRemoveMsg, RetryMsg, SendMsg, SessionsMsg,
-    SetTitleMsg, SteerMsg, stream_event::Event,
+    CancelMsg, CronRunsMsg, KillMsg, QueueEditMsg, QueueListMsg, QueueRemoveMsg, RetryMsg, SendMsg,
+    SessionsMsg, SetTitleMsg, SteerMsg, SubscribeEventsMsg, TokenCreateMsg, stream_event::Event,
 };
+use quintet_control::{Client, ErrorCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -95,6 +95,54 @@ async fn what_does_not_exist_is_refused() {
         code(client.queue_remove(QueueRemoveMsg { id: 99 }).await),
         404
     );
+    let runs = CronRunsMsg { cron: Some(77) };
+    assert_eq!(code(client.cron_runs(runs).await), 404);
+    let subscription = SubscribeEventsMsg {
+        session: Some(99),
+        after_seq: None,
+    };
+    let mut events = std::pin::pin!(client.subscribe_events(subscription));
+    assert_eq!(code(events.next().await.expect("an answer")), 404);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_new_session_is_refused_on_a_worker_that_nobody_knows() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let away = TokenCreateMsg {
+        worker: "away".into(),
+    };
+    client.token_create(away).await.expect("made");
+    let on = |worker: &str| SendMsg {
+        worker: Some(worker.into()),
+        ..script(&["hi"])
+    };
+    let refused = client.send(on("nosuch")).await.expect_err("unknown");
+    let refusal = refused.refusal().expect("the server's word");
+    assert_eq!(refusal.code, ErrorCode::NotFound);
+    assert!(refusal.message.ends_with("there are: away"), "{refusal:?}");
+    client.send(on("away")).await.expect("it may come back");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn empty_guidance_and_empty_edits_are_refused() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let session = client.send(script(&["hi"])).await.expect("answers").session;
+    let steer = SteerMsg {
+        session,
+        content: " ".into(),
+    };
+    assert_eq!(code(client.steer(steer).await), 400);
+    let edit = QueueEditMsg {
+        id: 1,
+        content: String::new(),
+    };
+    assert_eq!(code(client.queue_edit(edit).await), 400);
+    let rows = daemon.journal(Some(session)).await;
+    assert_eq!(rows.iter().filter(|row| row.kind == "message").count(), 1);
     daemon.stop().await;
 }
 
