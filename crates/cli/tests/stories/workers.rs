@@ -556,6 +556,28 @@ async fn a_copy_that_was_cut_goes_on_where_it_was() {
 }
 
 #[tokio::test]
+async fn a_copy_whose_client_was_killed_can_be_made_again_at_once() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let running = worker(&machine, "w", &[]).await;
+    std::fs::write(machine.path().join("big"), vec![7; 8_000_000]).unwrap();
+    // A worker that stands still has begun with it and can't have ended it.
+    running.signal(rustix::process::Signal::STOP);
+    let copying = Running::start(machine.quintet(&["cp", "big", "w:big"]));
+    row(&machine, "transfer_started", |data| data["path"] == "big").await;
+    copying.signal(rustix::process::Signal::INT);
+    copying.ends().await;
+    row(&machine, "transfer_ended", |data| {
+        data["result"] == "given up"
+    })
+    .await;
+    running.signal(rustix::process::Signal::CONT);
+    machine.runs(&["cp", "big", "w:big"]).await.succeeds();
+    let root = machine.home().join("workers/w/root");
+    assert!(std::fs::read(root.join("big")).unwrap() == vec![7; 8_000_000]);
+}
+
+#[tokio::test]
 async fn what_runs_without_a_reader_is_listed_and_gone_on_with() {
     let machine = Machine::fresh();
     let daemon = machine.up_with(&["--no-worker"]).await;

@@ -78,17 +78,18 @@ impl Hub {
         let conn = self.inner.online(worker)?;
         let mut audit = Audit::start(self, worker, Direction::Upload, &request.path);
         let mut source = BufReader::with_capacity(READ_AHEAD, source);
-        let (result, bytes) = match conn.protocol() {
+        let sent = &mut audit.bytes;
+        let result = match conn.protocol() {
             Protocol::V1 => {
-                let upload = self.upload_v1(&conn, worker, request, &mut source, &mut progress);
-                (upload.await, request.size)
+                self.upload_v1(&conn, worker, request, &mut source, &mut progress, sent)
+                    .await
             }
             Protocol::V2 => {
-                self.upload_with_retries(conn, worker, request, &mut source, &mut progress)
+                self.upload_with_retries(conn, worker, request, &mut source, &mut progress, sent)
                     .await
             }
         };
-        audit.end(bytes, &result);
+        audit.end(&result);
         audit.recorded().await?;
         result
     }
@@ -182,24 +183,20 @@ impl Hub {
         request: &UploadRequest,
         source: &mut BufReader<impl AsyncRead + AsyncSeek + Unpin>,
         progress: &mut impl FnMut(u64),
-    ) -> (Result<(), RequestError>, u64) {
-        let mut sent = 0;
+        sent: &mut u64,
+    ) -> Result<(), RequestError> {
         for _ in 0..ATTEMPTS {
             let link = conn.id();
-            let attempt = upload_v2(conn, worker, request, source, progress, &mut sent);
+            let attempt = upload_v2(conn, worker, request, source, progress, sent);
             match attempt.await {
                 Err(RequestError::Lost { .. }) => {}
-                result => return (result, sent),
+                result => return result,
             }
-            conn = match self.inner.returned(worker, link).await {
-                Ok(conn) => conn,
-                Err(error) => return (Err(error), sent),
-            };
+            conn = self.inner.returned(worker, link).await?;
         }
-        let lost = RequestError::Lost {
+        Err(RequestError::Lost {
             worker: worker.to_owned(),
-        };
-        (Err(lost), sent)
+        })
     }
 
     async fn upload_v1(
@@ -209,6 +206,7 @@ impl Hub {
         request: &UploadRequest,
         source: &mut BufReader<impl AsyncRead + AsyncSeek + Unpin>,
         progress: &mut impl FnMut(u64),
+        sent: &mut u64,
     ) -> Result<(), RequestError> {
         let lost = |_| RequestError::Lost {
             worker: worker.to_owned(),
@@ -233,6 +231,7 @@ impl Hub {
             };
             conn.send(&chunk).await.map_err(lost)?;
             offset += len;
+            *sent = offset;
             progress(offset);
             // An early answer is a refusal; the rest need not be sent.
             if let Ok(answer) = route.answers.try_recv() {
@@ -287,7 +286,7 @@ impl Hub {
                     StreamEvent::Opened(opened) => remote_file(&opened),
                     StreamEvent::End(end) => {
                         let error = failure(end.outcome);
-                        audit.end(0, &Err(error.clone()));
+                        audit.end(&Err(error.clone()));
                         audit.recorded().await?;
                         return Err(error);
                     }
@@ -303,7 +302,6 @@ impl Hub {
             patience: self.inner.settings.patience,
             file,
             source,
-            received: 0,
             audit,
             ending: None,
         })
@@ -327,14 +325,14 @@ async fn upload_v2(
         mode: request.mode,
         mtime_ms: request.mtime_ms,
     };
-    let mut stream = conn.open(open, 0).await.map_err(|_| lost())?;
+    let mut stream = Uploading::new(conn.open(open, 0).await.map_err(|_| lost())?);
     let opened = match stream.next().await.ok_or_else(lost)? {
         StreamEvent::Opened(opened) => opened,
         StreamEvent::End(end) => return Err(failure(end.outcome)),
         StreamEvent::Out(_) | StreamEvent::Err(_) => return Err(protocol("bytes of an upload")),
     };
     let begin = common_prefix(&opened, request.size, source).await?;
-    let sender = stream.sender();
+    let sender = stream.stream.sender();
     sender
         .in_turn(Body::Begin(begin))
         .await
@@ -371,6 +369,37 @@ async fn upload_v2(
                 }
                 StreamEvent::Opened(_) | StreamEvent::Out(_) | StreamEvent::Err(_) => {}
             },
+        }
+    }
+}
+
+/// A stream that a file goes out on. Dropped before its end, it is given up, so that the worker does
+/// not hold the name for what will not come.
+struct Uploading {
+    stream: HubStream,
+    over: bool,
+}
+
+impl Uploading {
+    fn new(stream: HubStream) -> Self {
+        Self {
+            stream,
+            over: false,
+        }
+    }
+
+    /// The next event, or `None` when the connection is gone. Cancel safe.
+    async fn next(&mut self) -> Option<StreamEvent> {
+        let event = self.stream.next().await;
+        self.over = matches!(event, Some(StreamEvent::End(_)) | None);
+        event
+    }
+}
+
+impl Drop for Uploading {
+    fn drop(&mut self) {
+        if !self.over {
+            self.stream.urgent(Body::Cancel);
         }
     }
 }
@@ -505,7 +534,6 @@ pub struct DownloadHandle {
     patience: Duration,
     file: RemoteFile,
     source: Source,
-    received: u64,
     audit: Audit,
     /// What the last bytes were, which wait for the row of the end.
     ending: Option<Result<Option<Bytes>, RequestError>>,
@@ -568,7 +596,7 @@ impl DownloadHandle {
         };
         match result {
             Ok((bytes, last)) => {
-                self.received += bytes.len() as u64;
+                self.audit.bytes += bytes.len() as u64;
                 if last {
                     self.finish(&Ok(()));
                 }
@@ -583,7 +611,7 @@ impl DownloadHandle {
 
     fn finish(&mut self, result: &Result<(), RequestError>) {
         self.source = Source::Over;
-        self.audit.end(self.received, result);
+        self.audit.end(result);
     }
 }
 
@@ -633,6 +661,8 @@ struct Audit {
     direction: Direction,
     path: String,
     started: Instant,
+    /// Bytes that went over the wire so far.
+    bytes: u64,
     /// Of the start, then of the end: a transfer is told when both have come.
     receipts: [Receipt; 2],
     ended: bool,
@@ -651,17 +681,18 @@ impl Audit {
             direction,
             path: path.to_owned(),
             started: Instant::now(),
+            bytes: 0,
             receipts: [receipt, Receipt::given()],
             ended: false,
         }
     }
 
-    fn end(&mut self, bytes: u64, result: &Result<(), RequestError>) {
+    fn end(&mut self, result: &Result<(), RequestError>) {
         let result = match result {
             Ok(()) => "complete".to_owned(),
             Err(error) => error.to_string(),
         };
-        self.observe(bytes, result);
+        self.observe(result);
     }
 
     /// Waits for what was written so far. Cancel safe.
@@ -672,7 +703,7 @@ impl Audit {
         Ok(())
     }
 
-    fn observe(&mut self, bytes: u64, result: String) {
+    fn observe(&mut self, result: String) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
@@ -680,7 +711,7 @@ impl Audit {
             worker: self.worker.clone(),
             direction: self.direction,
             path: self.path.clone(),
-            bytes,
+            bytes: self.bytes,
             result,
             duration: self.started.elapsed(),
         });
@@ -689,6 +720,6 @@ impl Audit {
 
 impl Drop for Audit {
     fn drop(&mut self) {
-        self.observe(0, "given up".to_owned());
+        self.observe("given up".to_owned());
     }
 }

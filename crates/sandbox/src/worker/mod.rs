@@ -23,10 +23,9 @@ mod transfer;
 mod tree;
 mod upload;
 
-use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quintet_framing::backoff::Backoff;
@@ -45,6 +44,7 @@ use partials::Partials;
 use process::Spawner;
 use spool::SpoolQuota;
 use state::WorkerState;
+use upload::Names;
 
 use crate::isolate::{Feature, IsolationClient};
 use crate::paths::{PathError, Root};
@@ -195,7 +195,7 @@ impl Inner {
             spool: Arc::new(SpoolQuota::new(quotas.spool_bytes)),
             tasks,
             transfers: Arc::new(Semaphore::new(quotas.transfers)),
-            uploading: Mutex::new(HashSet::new()),
+            uploading: Names::default(),
             config,
         };
         Ok(Self {

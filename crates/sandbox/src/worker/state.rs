@@ -1,9 +1,9 @@
 //! What all connections, jobs and transfers of a worker share.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
@@ -16,6 +16,7 @@ use super::jobs::{AdmitError, COMMANDS, JobKind, Jobs};
 use super::process::Spawner;
 use super::spool::{OutputLog, SpoolQuota};
 use super::tree::MARK;
+use super::upload::Names;
 use crate::isolate::Program;
 use crate::lanes::Link;
 use crate::paths::Root;
@@ -30,8 +31,7 @@ pub(crate) struct WorkerState {
     pub(crate) spool: Arc<SpoolQuota>,
     pub(crate) tasks: TaskTracker,
     pub(crate) transfers: Arc<Semaphore>,
-    /// Files that an upload is writing now; a short section without an await.
-    pub(crate) uploading: Mutex<HashSet<PathBuf>>,
+    pub(crate) uploading: Names,
 }
 
 /// A command as either version of the protocol asks for it.

@@ -4,12 +4,13 @@
 //! reads half of one. What is left of an interrupted v2 upload stays for a day, so that it can
 //! be continued; of a v1 upload nothing stays.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{File, FileTimes, Permissions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -29,6 +30,9 @@ use crate::socket::WsMessage;
 pub(crate) const V1_CHUNKS: usize = 16;
 
 const DEFAULT_MODE: u32 = 0o644;
+
+/// How long an attempt waits for one that was given up to write what has come and let the name go.
+const LETTING_GO: Duration = Duration::from_secs(1);
 
 /// What arrives for a v1 upload.
 #[derive(Debug)]
@@ -144,6 +148,33 @@ impl WorkerState {
     }
 }
 
+/// Files that an upload is writing now.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// Short sections without an await.
+    taken: Mutex<HashSet<PathBuf>>,
+    freed: Condvar,
+}
+
+impl Names {
+    /// Takes a name, at the latest after `patience`. False when another upload still has it.
+    fn take(&self, name: &Path, patience: Duration) -> bool {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut taken, _) = self
+            .freed
+            .wait_timeout_while(taken, patience, |taken| taken.contains(name))
+            .unwrap_or_else(PoisonError::into_inner);
+        taken.insert(name.to_owned())
+    }
+
+    fn give_back(&self, name: &Path) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.remove(name);
+        drop(taken);
+        self.freed.notify_all();
+    }
+}
+
 /// Where an upload goes, and what has to be tidied when it fails.
 struct Destination<'a> {
     worker: &'a WorkerState,
@@ -174,12 +205,7 @@ impl<'a> Destination<'a> {
             return Err(TransferError::NoSpace { size: total, free });
         }
         let key = worker.root.path().join(path).with_file_name(&part);
-        let fresh = worker
-            .uploading
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(key.clone());
-        if !fresh {
+        if !worker.uploading.take(&key, LETTING_GO) {
             return Err(TransferError::Busy {
                 path: path.to_owned(),
             });
@@ -246,11 +272,7 @@ impl Drop for Destination<'_> {
         if self.published.get() || self.leftover == Leftover::Useless {
             self.worker.partials().clear(&self.part, &self.path);
         }
-        self.worker
-            .uploading
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.key);
+        self.worker.uploading.give_back(&self.key);
     }
 }
 

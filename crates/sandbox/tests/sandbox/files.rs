@@ -634,6 +634,51 @@ impl tokio::io::AsyncSeek for PausingSource {
 }
 
 #[tokio::test]
+async fn an_upload_that_was_given_up_leaves_its_name_to_the_next() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let data = pattern(700_000);
+    let request = upload("f", data.len());
+    let mut halted = Interrupted::new(data.clone());
+    let half = halted.half.clone();
+    let mut source = halted.source();
+    tokio::select! {
+        result = bed.hub.upload("w", &request, &mut source, |_| {}) => panic!("{result:?}"),
+        () = async {
+            half.notified().await;
+            soon("something arrives", arrives(&bed.root("w"))).await;
+        } => {}
+    }
+    put(&bed, "w", "f", &data).await.unwrap();
+    assert!(std::fs::read(bed.root("w").join("f")).unwrap() == data);
+    let ends: Vec<(u64, String)> = bed
+        .events()
+        .into_iter()
+        .filter_map(|event| match event {
+            HubEvent::TransferEnded { bytes, result, .. } => Some((bytes, result)),
+            _ => None,
+        })
+        .collect();
+    let [(before, given_up), (after, complete)] = &ends[..] else {
+        panic!("{ends:?}");
+    };
+    assert_eq!((&**given_up, &**complete), ("given up", "complete"));
+    assert!(*before > 0 && *before < 700_000, "{ends:?}");
+    assert!(*after < 700_000, "it went on with what was there: {ends:?}");
+}
+
+/// Waits until a file in the folder has bytes.
+async fn arrives(folder: &Path) {
+    let has_bytes = || {
+        let mut entries = std::fs::read_dir(folder).unwrap();
+        entries.any(|entry| entry.unwrap().metadata().unwrap().len() > 0)
+    };
+    while !has_bytes() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
 async fn a_folder_is_listed_without_following_its_links() {
     let bed = Bed::start().await;
     let _worker = bed.worker("w").await;
