@@ -104,21 +104,21 @@ impl Log {
             self.full = false;
             return;
         }
-        let acked = self.attached.as_ref().map_or(0, |reader| reader.acked);
-        match self.log.spill(acked).await {
-            Ok(()) => self.full = false,
-            Err(error) => {
-                match &error {
-                    SpillError::Full => {
-                        self.jobs.evict_oldest();
-                    }
-                    SpillError::Io(error) if !self.full => {
-                        tracing::warn!(%error, "output can't be spooled; the program waits");
-                    }
-                    SpillError::Io(_) => {}
-                }
-                self.full = true;
+        let (acked, sent) = match &self.attached {
+            Some(reader) => (reader.acked, reader.cursor.position()),
+            None => (0, 0),
+        };
+        let spilled = self.log.spill(acked).await;
+        let was_full =
+            std::mem::replace(&mut self.full, spilled.is_err() && self.log.is_full(sent));
+        match spilled {
+            Err(SpillError::Full) if self.full => {
+                self.jobs.evict_oldest();
             }
+            Err(SpillError::Io(error)) if self.full && !was_full => {
+                tracing::warn!(%error, "output can't be spooled; the program waits");
+            }
+            Ok(()) | Err(_) => {}
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! A log is a sequence of records: one byte of kind, a big-endian u32 length, the bytes. The end
 //! of it is in memory; once that is [`TAIL`] long it moves to a file. All logs of a worker share
-//! one [`SpoolQuota`]. When that is used up, a log gives up what its reader has taken; when there
-//! is nothing to give up it takes no more, and the program waits on its pipe.
+//! one [`SpoolQuota`]. When that is used up, or the disk, a log gives up what its reader has taken;
+//! when too much is left that was not even sent, it takes no more, and the program waits on its pipe.
 
 use std::fs::File;
 use std::io;
@@ -16,6 +16,11 @@ use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
 /// How much of a log stays in memory.
 pub(crate) const TAIL: usize = 256 * 1024;
+
+/// How much of it stays in memory where the disk takes nothing. A hub gives credit back in steps of
+/// [`TAIL`] bytes, which are six times as long in records of a byte each: all of it may have been
+/// read and not yet be known to have been.
+const TAIL_WITHOUT_DISK: usize = 8 * TAIL;
 
 /// The longest record that is appended.
 pub(crate) const MAX_RECORD: usize = 64 * 1024;
@@ -127,8 +132,24 @@ impl OutputLog {
         self.tail.len() >= TAIL
     }
 
+    /// Whether a log that could not be spilled takes no more, when its reader was sent what is before
+    /// `sent`.
+    pub(crate) fn is_full(&self, sent: u64) -> bool {
+        self.end().saturating_sub(sent) >= TAIL as u64 || self.tail.len() >= TAIL_WITHOUT_DISK
+    }
+
     /// Moves the tail to disk. `acked` is the position before which everything has been taken.
+    ///
+    /// Where that can't be, the log gives up what was taken, on disk and in memory.
     pub(crate) async fn spill(&mut self, acked: u64) -> Result<(), SpillError> {
+        let written = self.write_tail(acked).await;
+        if written.is_err() && self.give_up_all(acked).await {
+            return Ok(());
+        }
+        written
+    }
+
+    async fn write_tail(&mut self, acked: u64) -> Result<(), SpillError> {
         let needed = self.tail.len() as u64;
         if !self.quota.reserve(needed) {
             self.give_up(acked).await.map_err(SpillError::Io)?;
@@ -140,11 +161,19 @@ impl OutputLog {
         let (path, file, at) = (self.path.clone(), self.file.clone(), self.flushed);
         let bytes = tail.clone();
         let written = blocking(move || {
-            let file = match file {
-                Some(file) => file,
-                None => Arc::new(create(&path)?),
+            let (file, fresh) = match file {
+                Some(file) => (file, false),
+                None => (Arc::new(create(&path)?), true),
             };
-            file.write_all_at(&bytes, at)?;
+            if let Err(error) = file.write_all_at(&bytes, at) {
+                // What was written of it holds room that nobody counts.
+                if fresh {
+                    let _ = std::fs::remove_file(&path);
+                } else {
+                    let _ = punch(&file, at, needed);
+                }
+                return Err(error);
+            }
             Ok(file)
         })
         .await;
@@ -225,6 +254,30 @@ impl OutputLog {
         Ok(None)
     }
 
+    /// Gives up whole records before `acked`, those in memory too. False when the tail still has no
+    /// room for more.
+    async fn give_up_all(&mut self, acked: u64) -> bool {
+        // What is on disk stands before the tail; while it stays, the tail has to.
+        if self.give_up(acked).await.is_err() || self.start < self.flushed {
+            return false;
+        }
+        let mut rest = &self.tail[..];
+        while let Some(header) = rest.first_chunk::<HEADER>() {
+            let (channel, len) = parse_header(header);
+            if self.start + (HEADER + len) as u64 > acked {
+                break;
+            }
+            rest.advance(HEADER + len);
+            self.start += (HEADER + len) as u64;
+            self.lost[channel as usize] += len as u64;
+        }
+        let gone = self.tail.len() - rest.len();
+        self.tail.advance(gone);
+        // Nothing of the log is on disk: its file begins anew here.
+        self.flushed = self.start;
+        !self.wants_spill()
+    }
+
     /// Gives back the disk of whole records before `acked`.
     async fn give_up(&mut self, acked: u64) -> io::Result<()> {
         let until = acked.min(self.flushed);
@@ -249,9 +302,7 @@ impl OutputLog {
                 gone[channel as usize] += len as u64;
                 at = next;
             }
-            let punch =
-                rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(&*file, punch, start, at - start)?;
+            punch(&file, start, at - start)?;
             Ok((at, gone))
         })
         .await?;
@@ -281,6 +332,12 @@ fn create(path: &Path) -> io::Result<File> {
         .create_new(true)
         .mode(0o600)
         .open(path)
+}
+
+/// Gives a part of a file back to the file system.
+fn punch(file: &File, at: u64, len: u64) -> io::Result<()> {
+    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    Ok(rustix::fs::fallocate(file, flags, at, len)?)
 }
 
 async fn blocking<T: Send + 'static>(
@@ -427,6 +484,41 @@ mod tests {
             read_all(&log, rest, 65536).await,
             [vec![], vec![2; 150_000]]
         );
+    }
+
+    #[tokio::test]
+    async fn without_quota_what_was_taken_makes_room_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = log(dir.path(), 0);
+        log.append(Channel::Out, &[1; TAIL]);
+        let taken = log.end();
+        log.append(Channel::Err, &[2; 100]);
+        assert!(matches!(log.spill(0).await, Err(SpillError::Full)));
+        assert!(log.is_full(0) && !log.is_full(taken));
+        log.spill(taken).await.unwrap();
+        assert!(!log.wants_spill());
+        let (cursor, lost) = log.seek(0, 0);
+        assert_eq!(lost, [TAIL as u64, 0]);
+        assert_eq!(read_all(&log, cursor, 65536).await, [vec![], vec![2; 100]]);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_can_t_be_written_now_can_be_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = OutputLog::new(
+            dir.path().join("spool/job"),
+            Arc::new(SpoolQuota::new(1 << 30)),
+        );
+        log.append(Channel::Out, &[1; TAIL]);
+        let taken = log.end();
+        assert!(matches!(log.spill(0).await, Err(SpillError::Io(_))));
+        log.spill(taken).await.unwrap();
+        std::fs::create_dir(dir.path().join("spool")).unwrap();
+        log.append(Channel::Out, &[2; TAIL]);
+        log.spill(taken).await.unwrap();
+        let (cursor, lost) = log.seek(0, 0);
+        assert_eq!(lost, [TAIL as u64, 0]);
+        assert_eq!(read_all(&log, cursor, 65536).await, [vec![2; TAIL], vec![]]);
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use quintet_sandbox::hub::{
 use quintet_sandbox::proto::{Liveness, Protocol};
 use serde_json::json;
 
-use crate::bed::{Bed, RawHub, Running, quick_backoff, raw_worker, soon};
+use crate::bed::{Bed, Program, RawHub, Running, quick_backoff, raw_worker, soon};
 use crate::commands::{command, run, text};
 use crate::shells::{Typist, start};
 
@@ -323,6 +323,30 @@ async fn a_full_spool_makes_the_program_wait_and_loses_nothing() {
     let output = soon("the output", handle.output(usize::MAX)).await.unwrap();
     assert_eq!(output.stdout.len(), 8_000_000);
     assert!(bed.root("w").join("finished").exists());
+}
+
+#[tokio::test]
+async fn without_a_spool_a_command_with_a_reader_goes_on() {
+    let bed = Bed::start().await;
+    let mut config = bed.config("quota");
+    config.quotas.spool_bytes = 100_000;
+    let _quota = bed.worker_with(config).await;
+    // A file system of its own, which is too small.
+    let settings = bed.settings_of("disk", json!({}));
+    let spool = bed.dir.path().join("spool-disk");
+    std::fs::create_dir(&spool).unwrap();
+    let mount = format!(
+        "mount -t tmpfs -o size=100k none {} && exec \"$@\"",
+        spool.display()
+    );
+    let _disk = Program::start(&settings, &["unshare", "-rm", "sh", "-c", &mount, "sh"]);
+    bed.online("disk").await;
+    for worker in ["quota", "disk"] {
+        let line = "head -c 8000000 /dev/zero | tr '\\0' z; seq 100000 >&2";
+        let output = run(&bed, worker, command(line)).await;
+        assert_eq!(output.stdout.len(), 8_000_000, "{worker}");
+        assert_eq!(output.stderr.len(), 588_895, "{worker}");
+    }
 }
 
 #[tokio::test]
