@@ -10,6 +10,7 @@
 pub mod hub;
 pub mod isolate;
 mod lanes;
+pub mod mtime;
 pub mod paths;
 pub mod proto;
 pub mod socket;

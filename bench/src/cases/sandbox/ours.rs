@@ -220,7 +220,7 @@ impl Ours {
             path: name.to_owned(),
             size,
             mode: None,
-            mtime_ms: None,
+            modified: None,
         };
         self.run(async move {
             let mut file = tokio::fs::File::open(source).await?;

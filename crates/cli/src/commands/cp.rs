@@ -21,8 +21,8 @@ Examples:
   quintet cp box:out/result.bin .           Into this folder
 
 A destination that ends with / is a folder to put it in, as is a folder of this machine that is
-there. Mode and time of change are kept; links are left out. Run the same command again after an
-interruption: what has arrived is not sent again.";
+there and, for a file, one of the worker's. Mode and time of change are kept; links are left out.
+Run the same command again after an interruption: what has arrived is not sent again.";
 
 /// Copy files and folders to or from a worker
 #[derive(Debug, Args)]

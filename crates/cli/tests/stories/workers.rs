@@ -175,8 +175,14 @@ async fn files_and_folders_go_both_ways_with_mode_and_time() {
     script
         .set_permissions(std::fs::Permissions::from_mode(0o750))
         .unwrap();
-    let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    let then = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
     script.set_modified(then).unwrap();
+    for folder in ["a/empty", "a"] {
+        let folder = std::fs::File::open(tree.join(folder)).unwrap();
+        let mode = std::fs::Permissions::from_mode(0o700);
+        folder.set_permissions(mode).unwrap();
+        folder.set_modified(then).unwrap();
+    }
 
     machine
         .runs(&["cp", "tree", "local:there"])
@@ -188,6 +194,23 @@ async fn files_and_folders_go_both_ways_with_mode_and_time() {
     let sent = root.join("there/run.sh").metadata().unwrap();
     assert_eq!(sent.permissions().mode() & 0o777, 0o750);
     assert_eq!(sent.modified().unwrap(), then);
+    let kept = |folder: &std::path::Path| {
+        let folder = folder.metadata().unwrap();
+        assert_eq!(folder.permissions().mode() & 0o777, 0o700);
+        assert_eq!(folder.modified().unwrap(), then);
+    };
+    kept(&root.join("there/a"));
+    kept(&root.join("there/a/empty"));
+    // A file goes into a folder that is there.
+    let script = ["cp", "tree/run.sh", "local:there/a"];
+    machine.runs(&script).await.succeeds();
+    assert!(root.join("there/a/run.sh").is_file());
+    std::fs::remove_file(root.join("there/a/run.sh")).unwrap();
+    machine
+        .runs(&["cp", "tree", "local:there"])
+        .await
+        .succeeds();
+    kept(&root.join("there/a"));
 
     machine
         .runs(&["cp", "local:there", "back"])
@@ -195,7 +218,8 @@ async fn files_and_folders_go_both_ways_with_mode_and_time() {
         .succeeds();
     let back = machine.path().join("back");
     assert_eq!(std::fs::read(back.join("a/data")).unwrap(), content);
-    assert!(back.join("a/empty").is_dir());
+    kept(&back.join("a"));
+    kept(&back.join("a/empty"));
     assert_eq!(
         back.join("run.sh").metadata().unwrap().modified().unwrap(),
         then
@@ -224,6 +248,9 @@ async fn files_and_folders_go_both_ways_with_mode_and_time() {
         .await;
     outside.fails(1);
     assert!(!machine.path().join("stolen").exists());
+    let escaped = ["cp", "tree/a/empty", "local:../escaped"];
+    machine.runs(&escaped).await.fails(1);
+    assert!(!root.join("../escaped").exists());
 }
 
 #[tokio::test]

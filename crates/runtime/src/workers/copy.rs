@@ -7,12 +7,15 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use async_stream::stream;
 use futures_util::Stream;
 use quintet_control::wire::{CopyDirection, CopyMsg, CopyProgress};
-use quintet_sandbox::hub::{ExecOutcome, ExecRequest, Hub, RequestError, UploadRequest};
+use quintet_sandbox::hub::{
+    ExecOutcome, ExecRequest, FolderRequest, Hub, RequestError, UploadRequest,
+};
+use quintet_sandbox::mtime;
 use quintet_sandbox::proto::frame::{Entry, EntryKind};
 
 use super::Workers;
@@ -125,16 +128,25 @@ async fn copy_all(hub: &Hub, request: &CopyMsg, told: &Told) -> Result<(), Refus
     }
 }
 
-/// A file or an empty folder to send.
+/// A file or a folder to send.
 struct Local {
     path: PathBuf,
-    /// Relative to the folder; "" for a single file.
+    /// Relative to the folder; "" for that folder itself, and for a single file.
     name: String,
     size: u64,
     mode: u32,
-    mtime_ms: i64,
-    folder: bool,
+    modified: Option<SystemTime>,
+    kind: LocalKind,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LocalKind {
+    File,
+    Folder { empty: bool },
+}
+
+/// What a folder allows its owner until everything is in it.
+const OPEN_TO_OWNER: u32 = 0o700;
 
 async fn send(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Result<(), Refusal> {
     let (root, recursive) = (local.to_owned(), request.recursive);
@@ -145,10 +157,23 @@ async fn send(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Result
         told.skip(&name, why);
     }
     told.total(entries.iter().map(|entry| entry.size).sum());
-    for entry in entries {
-        let remote = beneath(&request.remote, &entry.name);
-        if entry.folder {
-            make_folder(hub, &request.worker, &remote).await?;
+    let target = match entries.as_slice() {
+        [only] if only.kind == LocalKind::File => {
+            file_target(hub, &request.worker, &request.remote, local).await
+        }
+        _ => request.remote.clone(),
+    };
+    for entry in &entries {
+        let remote = beneath(&target, &entry.name);
+        if let LocalKind::Folder { empty } = entry.kind {
+            if !remote.is_empty() {
+                let folder = FolderRequest {
+                    path: remote,
+                    mode: Some(entry.mode | OPEN_TO_OWNER),
+                    modified: None,
+                };
+                make_folder(hub, &request.worker, &folder, empty).await?;
+            }
             continue;
         }
         told.begin(&entry.name);
@@ -159,7 +184,7 @@ async fn send(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Result
             path: remote,
             size: entry.size,
             mode: Some(entry.mode),
-            mtime_ms: Some(entry.mtime_ms),
+            modified: entry.modified,
         };
         hub.upload(&request.worker, &upload, &mut file, |bytes| {
             told.bytes(bytes);
@@ -167,11 +192,55 @@ async fn send(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Result
         .await?;
         told.end(entry.size);
     }
+    // Last, and from the inside out: what is put into a folder changes its time.
+    for entry in entries.iter().rev() {
+        let remote = beneath(&target, &entry.name);
+        if entry.kind == LocalKind::File || remote.is_empty() {
+            continue;
+        }
+        let folder = FolderRequest {
+            path: remote,
+            mode: Some(entry.mode),
+            modified: entry.modified,
+        };
+        make_folder(hub, &request.worker, &folder, false).await?;
+    }
     Ok(())
 }
 
-/// Files make their own folders; an empty folder is made by a command, which every worker can.
-async fn make_folder(hub: &Hub, worker: &str, path: &str) -> Result<(), Refusal> {
+/// Where a single file goes: into the folder of that name, where there is one.
+async fn file_target(hub: &Hub, worker: &str, remote: &str, local: &Path) -> String {
+    let name = local.file_name().and_then(|name| name.to_str());
+    // What can't be looked at is the upload's to complain of; an old worker has no such folders.
+    match (hub.look(worker, remote).await, name) {
+        (Ok(found), Some(name)) if found.kind == EntryKind::Folder => beneath(remote, name),
+        _ => remote.to_owned(),
+    }
+}
+
+/// Makes a folder, or gives it its mode and time. A worker that can't be asked for it is left to
+/// make the folders of its files, and makes one that is `empty` by a command, which every worker can.
+async fn make_folder(
+    hub: &Hub,
+    worker: &str,
+    request: &FolderRequest,
+    empty: bool,
+) -> Result<(), Refusal> {
+    match hub.make_folder(worker, request).await {
+        Err(RequestError::NeedsV2 { .. }) if empty => {
+            make_folder_by_command(hub, worker, &request.path).await
+        }
+        Ok(()) | Err(RequestError::NeedsV2 { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn make_folder_by_command(hub: &Hub, worker: &str, path: &str) -> Result<(), Refusal> {
+    if has_parent(path) {
+        return Err(Refusal::Bad(format!(
+            "{path:?} is outside the worker's root; use a path beneath it"
+        )));
+    }
     let request = ExecRequest {
         command: format!("mkdir -p -- '{}'", path.replace('\'', r"'\''")),
         ..ExecRequest::default()
@@ -193,7 +262,8 @@ type Walked = (Vec<Local>, Vec<(String, &'static str)>);
 fn walk(root: &Path, recursive: bool) -> io::Result<Walked> {
     let metadata = fs::metadata(root)?;
     if metadata.is_file() {
-        return Ok((vec![entry(root, String::new(), &metadata)], Vec::new()));
+        let file = entry(root, String::new(), &metadata, LocalKind::File);
+        return Ok((vec![file], Vec::new()));
     }
     if !metadata.is_dir() {
         return Err(io::Error::other("neither a file nor a folder"));
@@ -224,7 +294,8 @@ fn walk(root: &Path, recursive: bool) -> io::Result<Walked> {
             if metadata.is_dir() {
                 folders.push((child.path(), child_name));
             } else if metadata.is_file() {
-                found.push(entry(&child.path(), child_name, &metadata));
+                let file = entry(&child.path(), child_name, &metadata, LocalKind::File);
+                found.push(file);
             } else if metadata.is_symlink() {
                 skipped.push((child_name, "a link"));
             } else {
@@ -234,31 +305,26 @@ fn walk(root: &Path, recursive: bool) -> io::Result<Walked> {
                 return Err(io::Error::other("too many files; pack them first"));
             }
         }
-        if empty {
-            let metadata = fs::metadata(&folder)?;
-            found.push(Local {
-                size: 0,
-                folder: true,
-                ..entry(&folder, name, &metadata)
-            });
-        }
+        let metadata = fs::metadata(&folder)?;
+        let kind = LocalKind::Folder { empty };
+        found.push(entry(&folder, name, &metadata, kind));
     }
+    // A folder stands before what is in it.
     found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok((found, skipped))
 }
 
-fn entry(path: &Path, name: String, metadata: &fs::Metadata) -> Local {
-    let since = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => i64::try_from(after.as_millis()).unwrap_or(i64::MAX),
-        Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
-    };
+fn entry(path: &Path, name: String, metadata: &fs::Metadata, kind: LocalKind) -> Local {
     Local {
         path: path.to_owned(),
         name,
-        size: metadata.len(),
+        size: match kind {
+            LocalKind::File => metadata.len(),
+            LocalKind::Folder { .. } => 0,
+        },
         mode: metadata.permissions().mode() & 0o777,
-        mtime_ms: metadata.modified().map_or(0, since),
-        folder: false,
+        modified: metadata.modified().ok(),
+        kind,
     }
 }
 
@@ -310,7 +376,10 @@ async fn fetch(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Resul
 
 fn settle(folder: &Path, entry: &Entry) -> io::Result<()> {
     fs::set_permissions(folder, fs::Permissions::from_mode(entry.mode & 0o777))?;
-    fs::File::open(folder)?.set_modified(time(entry.mtime_ms))
+    match mtime::join(entry.mtime_ms, Some(entry.mtime_ns)) {
+        Some(modified) => fs::File::open(folder)?.set_modified(modified),
+        None => Ok(()),
+    }
 }
 
 /// Receives into a file beside the target and puts it in place when it is whole.
@@ -357,21 +426,12 @@ async fn fetch_file(
     let mode = remote.mode.unwrap_or(0o644) & 0o777;
     file.set_permissions(fs::Permissions::from_mode(mode))
         .map_err(failed)?;
-    if let Some(mtime_ms) = remote.mtime_ms {
-        file.set_modified(time(mtime_ms)).map_err(failed)?;
+    if let Some(modified) = remote.modified {
+        file.set_modified(modified).map_err(failed)?;
     }
     fs::rename(&partial, target).map_err(|error| unusable(target, &error))?;
     told.end(size);
     Ok(())
-}
-
-fn time(millis: i64) -> SystemTime {
-    let distance = Duration::from_millis(millis.unsigned_abs());
-    if millis < 0 {
-        UNIX_EPOCH - distance
-    } else {
-        UNIX_EPOCH + distance
-    }
 }
 
 /// A path of the worker's word beneath a folder of ours: it names nothing outside.
@@ -390,6 +450,11 @@ fn inside(folder: &Path, path: &str) -> Result<PathBuf, Refusal> {
     } else {
         folder.join(relative)
     })
+}
+
+fn has_parent(path: &str) -> bool {
+    let mut parts = Path::new(path).components();
+    parts.any(|part| part == Component::ParentDir)
 }
 
 /// A path of a worker's, which has its own rules.

@@ -36,7 +36,7 @@ pub use observer::{Direction, HubEvent, HubObserver, NoObserver, NotKept, Receip
 use registry::Registry;
 pub use registry::{WorkerInfo, WorkerStatus};
 pub use shell::{ShellEvent, ShellHandle, ShellInput, ShellPlace, TerminalSize};
-pub use transfer::{DownloadHandle, Have, RemoteFile, UploadRequest};
+pub use transfer::{DownloadHandle, FolderRequest, Have, RemoteFile, UploadRequest};
 
 use crate::proto::frame::{FailureCode, JobInfo, Open, Outcome};
 use crate::proto::{Liveness, Protocol};

@@ -119,6 +119,12 @@ impl Registry {
         self.workers.get(id).map(|entry| &entry.conn)
     }
 
+    /// Whether a worker knows a kind of stream that came later.
+    pub(super) fn knows(&self, id: &str, open: &str) -> bool {
+        let entry = self.workers.get(id);
+        entry.is_some_and(|entry| entry.metadata.opens.iter().any(|known| known == open))
+    }
+
     pub(super) fn info(&self, id: &str) -> Option<WorkerInfo> {
         self.workers.get(id).map(|entry| info(id, entry))
     }
@@ -156,6 +162,7 @@ impl WorkerInfo {
             arch,
             version,
             labels,
+            opens: _,
         } = metadata.clone();
         Self {
             id: id.to_owned(),

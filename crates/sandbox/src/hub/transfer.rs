@@ -1,7 +1,7 @@
 //! Files.
 
 use std::io::SeekFrom;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{
@@ -13,7 +13,10 @@ use tokio::time::Instant;
 use super::conn::{Conn, HubStream, StreamEvent, V1Route};
 use super::observer::{Direction, HubEvent, Receipt};
 use super::{Hub, RequestError, failure};
-use crate::proto::frame::{Body, Entry, FailureCode, HEADER, MAX_DATA, Open, Opened, Outcome};
+use crate::mtime;
+use crate::proto::frame::{
+    Body, Entry, FailureCode, HEADER, MAX_DATA, OPEN_FOLDER, Open, Opened, Outcome,
+};
 use crate::proto::{CHUNK, HubToWorker, Protocol, WorkerToHub};
 
 /// How much of a download may be on its way.
@@ -37,8 +40,19 @@ pub struct UploadRequest {
     pub size: u64,
     /// Permission bits.
     pub mode: Option<u32>,
-    /// Time of change, milliseconds since 1970; v2 only.
-    pub mtime_ms: Option<i64>,
+    /// Time of change; v2 only.
+    pub modified: Option<SystemTime>,
+}
+
+/// A folder to make, or to change.
+#[derive(Debug, Clone, Default)]
+pub struct FolderRequest {
+    /// Where, beneath the worker's root.
+    pub path: String,
+    /// Permission bits that it gets; absent leaves them as they are.
+    pub mode: Option<u32>,
+    /// Time of change that it gets.
+    pub modified: Option<SystemTime>,
 }
 
 /// What the caller has of a file from an earlier attempt.
@@ -57,8 +71,8 @@ pub struct RemoteFile {
     pub size: Option<u64>,
     /// Permission bits; v2 only.
     pub mode: Option<u32>,
-    /// Time of change, milliseconds since 1970; v2 only.
-    pub mtime_ms: Option<i64>,
+    /// Time of change; v2 only.
+    pub modified: Option<SystemTime>,
     /// Where the bytes that follow belong: what the caller had, or 0.
     pub offset: u64,
 }
@@ -143,8 +157,68 @@ impl Hub {
         })
     }
 
+    /// Makes a folder and what is missing above it, or changes the one that is there. Only v2, and
+    /// there only workers that know it; the others answer [`RequestError::NeedsV2`].
+    pub async fn make_folder(
+        &self,
+        worker: &str,
+        request: &FolderRequest,
+    ) -> Result<(), RequestError> {
+        const WHAT: &str = "make folders";
+        let conn = self.inner.online_v2(worker, WHAT)?;
+        if !self.inner.registry().knows(worker, OPEN_FOLDER) {
+            return Err(RequestError::NeedsV2 {
+                worker: worker.to_owned(),
+                what: WHAT,
+            });
+        }
+        let lost = || RequestError::Lost {
+            worker: worker.to_owned(),
+        };
+        let (mtime_ms, mtime_ns) = request.modified.map(mtime::split).unzip();
+        let open = Open::Folder {
+            path: request.path.clone(),
+            mode: request.mode,
+            mtime_ms,
+            mtime_ns,
+        };
+        let mut stream = conn.open(open, 0).await.map_err(|_| lost())?;
+        loop {
+            match stream.next().await.ok_or_else(lost)? {
+                StreamEvent::End(end) => match end.outcome {
+                    Outcome::Complete => return Ok(()),
+                    outcome => return Err(failure(outcome)),
+                },
+                StreamEvent::Opened(_) | StreamEvent::Out(_) | StreamEvent::Err(_) => {}
+            }
+        }
+    }
+
+    /// What is at a path of the worker's; v2 only.
+    pub async fn look(&self, worker: &str, path: &str) -> Result<Entry, RequestError> {
+        let mut first = Vec::new();
+        self.list_until(worker, path, &mut first, |entries| !entries.is_empty())
+            .await?;
+        first
+            .pop()
+            .ok_or_else(|| protocol("the worker listed nothing"))
+    }
+
     /// What is at and beneath a path of the worker's, folders before their content; v2 only.
     pub async fn list(&self, worker: &str, path: &str) -> Result<Vec<Entry>, RequestError> {
+        let mut entries = Vec::new();
+        self.list_until(worker, path, &mut entries, |_| false)
+            .await?;
+        Ok(entries)
+    }
+
+    async fn list_until(
+        &self,
+        worker: &str,
+        path: &str,
+        entries: &mut Vec<Entry>,
+        enough: impl Fn(&[Entry]) -> bool,
+    ) -> Result<(), RequestError> {
         let conn = self.inner.online_v2(worker, "list files")?;
         let lost = || RequestError::Lost {
             worker: worker.to_owned(),
@@ -153,7 +227,6 @@ impl Hub {
             path: path.to_owned(),
         };
         let mut stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
-        let mut entries = Vec::new();
         let mut partial = BytesMut::new();
         loop {
             match stream.next().await.ok_or_else(lost)? {
@@ -165,10 +238,14 @@ impl Hub {
                         let entry = serde_json::from_slice(&line)
                             .map_err(|error| protocol(&error.to_string()))?;
                         entries.push(entry);
+                        if enough(entries) {
+                            stream.urgent(Body::Cancel);
+                            return Ok(());
+                        }
                     }
                 }
                 StreamEvent::End(end) => match end.outcome {
-                    Outcome::Complete => return Ok(entries),
+                    Outcome::Complete => return Ok(()),
                     outcome => return Err(failure(outcome)),
                 },
                 StreamEvent::Opened(_) | StreamEvent::Err(_) => {}
@@ -319,11 +396,13 @@ async fn upload_v2(
     let lost = || RequestError::Lost {
         worker: worker.to_owned(),
     };
+    let (mtime_ms, mtime_ns) = request.modified.map(mtime::split).unzip();
     let open = Open::Upload {
         path: request.path.clone(),
         total_size: request.size,
         mode: request.mode,
-        mtime_ms: request.mtime_ms,
+        mtime_ms,
+        mtime_ns,
     };
     let mut stream = Uploading::new(conn.open(open, 0).await.map_err(|_| lost())?);
     let opened = match stream.next().await.ok_or_else(lost)? {
@@ -510,7 +589,9 @@ fn remote_file(opened: &Opened) -> RemoteFile {
     RemoteFile {
         size: opened.size,
         mode: opened.mode,
-        mtime_ms: opened.mtime_ms,
+        modified: opened
+            .mtime_ms
+            .and_then(|ms| mtime::join(ms, opened.mtime_ns)),
         offset: opened.offset,
     }
 }

@@ -62,6 +62,12 @@
 //! the hub has, then `Opened` with the offset the worker continues from (0 when the hashes differ),
 //! then `Out`, `End`.
 //!
+//! # What came later
+//!
+//! An unknown kind of `Open` breaks a worker that is older than it. So a worker names the kinds that
+//! were added after the first release in `metadata.opens` of its `register`, and a hub sends no
+//! other of them: [`OPEN_FOLDER`].
+//!
 //! Non-goals: several hubs for one worker, compression, files other than regular ones.
 
 use std::collections::BTreeMap;
@@ -80,6 +86,9 @@ pub const MAX_DATA: usize = 64 * 1024;
 
 /// Bytes before the payload.
 pub const HEADER: usize = 5;
+
+/// The name of [`Open::Folder`] in [`super::Metadata::opens`].
+pub const OPEN_FOLDER: &str = "folder";
 
 /// The number of a stream, unique within its connection.
 pub type StreamId = u32;
@@ -383,6 +392,24 @@ pub enum Open {
         /// Milliseconds since 1970.
         #[serde(default)]
         mtime_ms: Option<i64>,
+        /// Nanoseconds beyond them, below a million.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mtime_ns: Option<u32>,
+    },
+    /// Make a folder and what is missing above it, or find it; only for workers that know
+    /// [`OPEN_FOLDER`].
+    Folder {
+        /// Beneath the root.
+        path: String,
+        /// Permission bits that it gets; absent leaves them as they are.
+        #[serde(default)]
+        mode: Option<u32>,
+        /// The time of change that it gets, milliseconds since 1970.
+        #[serde(default)]
+        mtime_ms: Option<i64>,
+        /// Nanoseconds beyond them, below a million.
+        #[serde(default)]
+        mtime_ns: Option<u32>,
     },
     /// Send a file.
     Download {
@@ -422,6 +449,9 @@ pub struct Opened {
     /// Its time of change, milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtime_ms: Option<i64>,
+    /// Nanoseconds beyond them, below a million.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtime_ns: Option<u32>,
     /// Bytes of stdout that were given up to the quota and are not sent.
     #[serde(default)]
     pub lost_stdout: u64,
@@ -443,6 +473,9 @@ pub struct Entry {
     pub mode: u32,
     /// Milliseconds since 1970.
     pub mtime_ms: i64,
+    /// Nanoseconds beyond them, below a million.
+    #[serde(default)]
+    pub mtime_ns: u32,
 }
 
 /// Kinds of directory entries.

@@ -57,6 +57,9 @@ pub struct Metadata {
     /// What a user selects workers by.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// Kinds of v2 streams that it knows beyond the first ones, see [`super::frame`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub opens: Vec<String>,
 }
 
 /// How busy a worker's machine is, in percent.

@@ -19,7 +19,8 @@ use super::state::{Asker, CommandRequest, ShellRequest, StartError, WorkerState}
 use super::transfer::{COMMANDS, TransferCommand};
 use super::upload::{V1Chunk, V1Upload, V2Upload};
 use crate::lanes::{Link, write_loop};
-use crate::proto::frame::{Body, End, FailureCode, Frame, Open, Outcome, StreamId};
+use crate::mtime;
+use crate::proto::frame::{Body, End, FailureCode, Frame, OPEN_FOLDER, Open, Outcome, StreamId};
 use crate::proto::parse::{Fault, ParseError};
 use crate::proto::{
     DEFAULT_TIMEOUT_SECS, Dialect, ErrorMessage, HubToWorker, IdKey, Metadata, Protocol,
@@ -57,7 +58,7 @@ pub(crate) async fn serve(
         session: WorkerSession::new(
             worker.config.pulse,
             worker.config.daemon_id.clone(),
-            metadata(&worker),
+            metadata(&worker, protocol),
             Duration::ZERO,
         ),
         worker: worker.clone(),
@@ -93,14 +94,19 @@ pub(crate) async fn serve(
     ended
 }
 
-fn metadata(worker: &WorkerState) -> Metadata {
+fn metadata(worker: &WorkerState, protocol: Protocol) -> Metadata {
     let uname = rustix::system::uname();
+    let opens = match protocol {
+        Protocol::V1 => Vec::new(),
+        Protocol::V2 => vec![OPEN_FOLDER.to_owned()],
+    };
     Metadata {
         hostname: uname.nodename().to_string_lossy().into_owned(),
         platform: uname.sysname().to_string_lossy().to_lowercase(),
         arch: uname.machine().to_string_lossy().into_owned(),
         version: worker.config.version.clone(),
         labels: worker.config.labels.clone(),
+        opens,
     }
 }
 
@@ -477,7 +483,10 @@ impl Connection {
                 self.link.urgent(stream, Body::End(Box::new(end)));
                 return Ok(());
             }
-            transfer @ (Open::Upload { .. } | Open::Download { .. } | Open::List { .. }) => {
+            transfer @ (Open::Upload { .. }
+            | Open::Folder { .. }
+            | Open::Download { .. }
+            | Open::List { .. }) => {
                 self.transfer(stream, transfer);
                 return Ok(());
             }
@@ -530,14 +539,24 @@ impl Connection {
                     total_size,
                     mode,
                     mtime_ms,
+                    mtime_ns,
                 } => {
                     let upload = V2Upload {
                         path,
                         total_size,
                         mode,
-                        mtime_ms,
+                        modified: mtime_ms.and_then(|ms| mtime::join(ms, mtime_ns)),
                     };
                     worker.receive_v2(&upload, stream)
+                }
+                Open::Folder {
+                    path,
+                    mode,
+                    mtime_ms,
+                    mtime_ns,
+                } => {
+                    let modified = mtime_ms.and_then(|ms| mtime::join(ms, mtime_ns));
+                    worker.make_folder(&path, mode, modified)
                 }
                 Open::Download {
                     path,

@@ -101,6 +101,7 @@ impl WorkerState {
             size: Some(size),
             mode: Some(metadata.permissions().mode() & 0o7777),
             mtime_ms: Some(mtime_ms(&metadata)),
+            mtime_ns: Some(below_milli(metadata.mtime_nsec())),
             ..Opened::default()
         }))?;
         while at < size {
@@ -132,6 +133,7 @@ impl WorkerState {
             size: metadata.len(),
             mode: metadata.permissions().mode() & 0o7777,
             mtime_ms: mtime_ms(&metadata),
+            mtime_ns: below_milli(metadata.mtime_nsec()),
         })?;
         if metadata.is_dir() {
             let folder = self.root.folder(path)?;
@@ -171,6 +173,7 @@ fn list_folder(
                 .st_mtime
                 .saturating_mul(1000)
                 .saturating_add(i64::try_from(stat.st_mtime_nsec / 1_000_000).unwrap_or(0)),
+            mtime_ns: below_milli(i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
         })?;
         if kind == EntryKind::Folder && depth < MAX_DEPTH {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -225,6 +228,11 @@ fn mtime_ms(metadata: &Metadata) -> i64 {
         .mtime()
         .saturating_mul(1000)
         .saturating_add(metadata.mtime_nsec() / 1_000_000)
+}
+
+/// The nanoseconds of a second that are beyond its milliseconds.
+fn below_milli(nanos: i64) -> u32 {
+    u32::try_from(nanos % 1_000_000).unwrap_or(0)
 }
 
 fn chunk_len(left: u64, most: usize) -> usize {

@@ -6,9 +6,9 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs::{File, FileTimes, Permissions};
+use std::fs::{File, FileTimes, Metadata, Permissions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -54,7 +54,7 @@ pub(crate) struct V2Upload {
     pub(crate) path: String,
     pub(crate) total_size: u64,
     pub(crate) mode: Option<u32>,
-    pub(crate) mtime_ms: Option<i64>,
+    pub(crate) modified: Option<SystemTime>,
 }
 
 impl WorkerState {
@@ -144,7 +144,28 @@ impl WorkerState {
                 total,
             });
         }
-        place.publish(&file, upload.mode, upload.mtime_ms)
+        place.publish(&file, upload.mode, upload.modified)
+    }
+
+    /// Makes a folder, or finds it, and gives it what was asked for. The root's own is not the hub's
+    /// to change.
+    pub(crate) fn make_folder(
+        &self,
+        path: &str,
+        mode: Option<u32>,
+        modified: Option<SystemTime>,
+    ) -> Result<(), TransferError> {
+        let folder = File::from(self.root.create_folder(path)?);
+        if is_same(&folder.metadata()?, &std::fs::metadata(self.root.path())?) {
+            return Ok(());
+        }
+        if let Some(mode) = mode {
+            folder.set_permissions(Permissions::from_mode(mode & 0o7777))?;
+        }
+        if let Some(modified) = modified {
+            folder.set_times(FileTimes::new().set_modified(modified))?;
+        }
+        Ok(())
     }
 }
 
@@ -242,12 +263,12 @@ impl<'a> Destination<'a> {
         &self,
         file: &File,
         mode: Option<u32>,
-        mtime_ms: Option<i64>,
+        modified: Option<SystemTime>,
     ) -> Result<(), TransferError> {
         let mode = mode.or_else(|| self.former_mode()).unwrap_or(DEFAULT_MODE);
         file.set_permissions(Permissions::from_mode(mode & 0o7777))?;
-        if let Some(mtime) = mtime_ms.and_then(system_time) {
-            file.set_times(FileTimes::new().set_modified(mtime))?;
+        if let Some(modified) = modified {
+            file.set_times(FileTimes::new().set_modified(modified))?;
         }
         self.parent.publish(&self.part)?;
         self.published.set(true);
@@ -300,11 +321,6 @@ fn part_name(of: &str) -> OsString {
     format!(".quintet-{}.part", file_safe(of)).into()
 }
 
-fn system_time(milliseconds: i64) -> Option<SystemTime> {
-    let span = Duration::from_millis(milliseconds.unsigned_abs());
-    if milliseconds < 0 {
-        SystemTime::UNIX_EPOCH.checked_sub(span)
-    } else {
-        SystemTime::UNIX_EPOCH.checked_add(span)
-    }
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }

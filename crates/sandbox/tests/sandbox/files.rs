@@ -1,11 +1,11 @@
 //! Uploads and downloads, over both versions, and everything that is wrong with them.
 
 use std::io::{Cursor, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use quintet_sandbox::hub::{Have, HubEvent, RequestError, UploadRequest};
+use quintet_sandbox::hub::{FolderRequest, Have, HubEvent, RequestError, UploadRequest};
 use quintet_sandbox::proto::Protocol;
 use quintet_sandbox::proto::frame::{
     Body, End, EntryKind, FailureCode, Frame, Open, Opened, Outcome,
@@ -21,7 +21,7 @@ fn upload(path: &str, size: usize) -> UploadRequest {
         path: path.to_owned(),
         size: size as u64,
         mode: None,
-        mtime_ms: None,
+        modified: None,
     }
 }
 
@@ -81,10 +81,11 @@ async fn mode_and_time_are_kept() {
     let bed = Bed::start().await;
     let _v2 = bed.worker("v2").await;
     let _v1 = bed.v1_worker("v1").await;
+    let then = SystemTime::UNIX_EPOCH + Duration::new(1_600_000_000, 123_456_789);
     for worker in ["v1", "v2"] {
         let request = UploadRequest {
             mode: Some(0o750),
-            mtime_ms: Some(1_600_000_000_123),
+            modified: Some(then),
             ..upload("tool", 2)
         };
         let mut source = Cursor::new(b"hi".to_vec());
@@ -95,10 +96,10 @@ async fn mode_and_time_are_kept() {
         let metadata = std::fs::metadata(bed.root(worker).join("tool")).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o7777, 0o750);
         if worker == "v2" {
-            assert_eq!(metadata.mtime(), 1_600_000_000);
+            assert_eq!(metadata.modified().unwrap(), then);
             let download = bed.hub.download(worker, "tool", None).await.unwrap();
             assert_eq!(download.file().mode, Some(0o750));
-            assert_eq!(download.file().mtime_ms, Some(1_600_000_000_123));
+            assert_eq!(download.file().modified, Some(then));
         }
         // Without a mode, a file that is replaced keeps its own.
         put(&bed, worker, "tool", b"new").await.unwrap();
@@ -253,6 +254,7 @@ where
         total_size: data.len() as u64,
         mode: None,
         mtime_ms: None,
+        mtime_ns: None,
     };
     raw.send_binary(Frame::new(stream, Body::Open(Box::new(open))).encode())
         .await;
@@ -702,6 +704,67 @@ async fn a_folder_is_listed_without_following_its_links() {
     );
     assert_eq!(entries[2].size, 3);
     assert!(bed.hub.list("w", "../..").await.is_err());
+    assert_eq!(bed.hub.look("w", "d").await.unwrap(), entries[0]);
+    assert!(bed.hub.look("w", "none").await.is_err());
     let one = bed.hub.list("w", "d/e/f").await.unwrap();
     assert_eq!((one.len(), one[0].kind), (1, EntryKind::File));
+}
+
+#[tokio::test]
+async fn a_folder_is_made_beneath_the_root_and_nowhere_else() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let _old = bed.v1_worker("old").await;
+    let root = bed.root("w");
+    let then = SystemTime::UNIX_EPOCH + Duration::new(1_500_000_000, 987_654_321);
+    let request = |path: &str| FolderRequest {
+        path: path.to_owned(),
+        mode: Some(0o710),
+        modified: Some(then),
+    };
+    bed.hub.make_folder("w", &request("a/b")).await.unwrap();
+    let made = std::fs::metadata(root.join("a/b")).unwrap();
+    assert_eq!(made.permissions().mode() & 0o7777, 0o710);
+    assert_eq!(made.modified().unwrap(), then);
+    let listed = bed.hub.look("w", "a/b").await.unwrap();
+    let told = quintet_sandbox::mtime::join(listed.mtime_ms, Some(listed.mtime_ns));
+    assert_eq!(told, Some(then));
+
+    symlink("..", root.join("out")).unwrap();
+    for path in ["../escaped", "out/escaped", "/tmp/quintet-escaped"] {
+        let refused = bed.hub.make_folder("w", &request(path)).await;
+        assert!(
+            matches!(
+                refused,
+                Err(RequestError::Failed {
+                    code: Some(FailureCode::Path),
+                    ..
+                })
+            ),
+            "{path}: {refused:?}"
+        );
+    }
+    assert!(!bed.dir.path().join("escaped").exists());
+    // The root keeps its own mode.
+    let before = std::fs::metadata(&root).unwrap().permissions();
+    bed.hub.make_folder("w", &request(".")).await.unwrap();
+    assert_eq!(std::fs::metadata(&root).unwrap().permissions(), before);
+    assert!(matches!(
+        bed.hub.make_folder("old", &request("a")).await,
+        Err(RequestError::NeedsV2 { .. })
+    ));
+}
+
+/// A worker that does not name the kind never sees it: it would take it for a broken hub.
+#[tokio::test]
+async fn a_worker_that_knows_no_folders_is_not_asked_for_one() {
+    let bed = Bed::start().await;
+    let mut raw = crate::bed::raw_worker(&bed.url(), &["sandd.v2"]).await;
+    assert_eq!(raw.register("older").await["success"], true);
+    bed.online("older").await;
+    let request = FolderRequest::default();
+    assert!(matches!(
+        bed.hub.make_folder("older", &request).await,
+        Err(RequestError::NeedsV2 { .. })
+    ));
 }

@@ -89,7 +89,7 @@ async fn ten_gibibytes_go_through_sixty_four_mebibytes() {
         path: "back".to_owned(),
         size: GIB / 4,
         mode: None,
-        mtime_ms: None,
+        modified: None,
     };
     let mut source = Zeros {
         at: 0,

@@ -358,7 +358,7 @@ async fn an_upload_and_a_download_go_on_over_a_lost_connection() {
         path: "big".to_owned(),
         size: data.len() as u64,
         mode: None,
-        mtime_ms: None,
+        modified: None,
     };
     let mut source = std::io::Cursor::new(data.clone());
     let (hub, mut cut) = (bed.hub.clone(), false);

@@ -175,7 +175,7 @@ async fn the_released_daemon_works_under_our_hub() {
         path: root.join("up").to_str().unwrap().to_owned(),
         size: 3,
         mode: None,
-        mtime_ms: None,
+        modified: None,
     };
     let mut source = std::io::Cursor::new(b"abc".to_vec());
     let result = bed.hub.upload("d", &request, &mut source, |_| {}).await;
