@@ -587,11 +587,18 @@ async fn a_copy_whose_client_was_killed_can_be_made_again_at_once() {
     let machine = Machine::fresh();
     let _daemon = machine.up_with(&["--no-worker"]).await;
     let running = worker(&machine, "w", &[]).await;
-    std::fs::write(machine.path().join("big"), vec![7; 8_000_000]).unwrap();
-    // A worker that stands still has begun with it and can't have ended it.
-    running.signal(rustix::process::Signal::STOP);
+    let root = machine.home().join("workers/w/root");
+    let file = std::fs::File::create(machine.path().join("big")).unwrap();
+    file.set_len(1 << 30).unwrap();
     let copying = Running::start(machine.quintet(&["cp", "big", "w:big"]));
-    row(&machine, "transfer_started", |data| data["path"] == "big").await;
+    within("the worker begins with it", async {
+        while std::fs::read_dir(&root).unwrap().next().is_none() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // A worker that stands still does not end it.
+    running.signal(rustix::process::Signal::STOP);
     copying.signal(rustix::process::Signal::INT);
     copying.ends().await;
     row(&machine, "transfer_ended", |data| {
@@ -599,9 +606,9 @@ async fn a_copy_whose_client_was_killed_can_be_made_again_at_once() {
     })
     .await;
     running.signal(rustix::process::Signal::CONT);
+    file.set_len(1 << 20).unwrap();
     machine.runs(&["cp", "big", "w:big"]).await.succeeds();
-    let root = machine.home().join("workers/w/root");
-    assert!(std::fs::read(root.join("big")).unwrap() == vec![7; 8_000_000]);
+    assert!(std::fs::read(root.join("big")).unwrap() == vec![0; 1 << 20]);
 }
 
 #[tokio::test]
