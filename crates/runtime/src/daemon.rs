@@ -383,9 +383,12 @@ impl Daemon {
             .servers
             .spawn(cron_driver.run(daemon.stop_servers.clone()));
         if let Some(worker) = builtin {
-            daemon
-                .servers
-                .spawn(worker.run(daemon.stop_servers.clone()));
+            let stop = daemon.stop_servers.clone();
+            daemon.servers.spawn(async move {
+                if let Err(error) = worker.run(stop).await {
+                    tracing::error!(%error, "the built-in worker ended");
+                }
+            });
         }
         Ok(daemon)
     }

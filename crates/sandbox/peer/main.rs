@@ -80,10 +80,10 @@ fn work(settings: Settings) -> ExitCode {
     };
     runtime.block_on(async {
         match Worker::start(config).await {
-            Ok(worker) => {
-                worker.run(CancellationToken::new()).await;
-                ExitCode::SUCCESS
-            }
+            Ok(worker) => match worker.run(CancellationToken::new()).await {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
+            },
             Err(_) => ExitCode::FAILURE,
         }
     })

@@ -21,10 +21,13 @@ pub mod close {
     pub const GOING_AWAY: u16 = 1001;
     /// The peer broke the protocol.
     pub const PROTOCOL: u16 = 1002;
-    /// Not allowed, or replaced by a newer connection.
+    /// Not allowed, or, under v1, replaced by a newer connection.
     pub const POLICY: u16 = 1008;
     /// A message over the limit.
     pub const TOO_BIG: u16 = 1009;
+    /// Under v2, of this plane's own: another connection registered with the same id. A worker that
+    /// dialled again would take the name back, and so on for ever.
+    pub const REPLACED: u16 = 4001;
 }
 
 /// One WebSocket message.

@@ -68,7 +68,10 @@ pub(crate) async fn run(context: &Context, args: WorkerArgs) -> Result<ExitCode,
     tokio::pin!(run);
     loop {
         tokio::select! {
-            () = &mut run => return Ok(ExitCode::SUCCESS),
+            ended = &mut run => {
+                ended.map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
+                return Ok(ExitCode::SUCCESS);
+            }
             _ = interrupt.recv() => shutdown.cancel(),
             _ = terminate.recv() => shutdown.cancel(),
             Ok(()) = connection.changed() => match &*connection.borrow_and_update() {

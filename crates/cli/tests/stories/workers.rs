@@ -135,6 +135,24 @@ async fn without_the_built_in_worker_there_is_none() {
 }
 
 #[tokio::test]
+async fn two_workers_of_one_id_do_not_take_turns() {
+    let machine = Machine::fresh();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let mut older = worker(&machine, "w", &[]).await;
+    // In the same home folder it does not even start.
+    let again = machine.runs(&["worker", "--daemon-id", "w"]).await;
+    assert!(again.fails(1).contains("another worker works in"));
+    let other = Machine::fresh();
+    let dial = ["worker", "--server-url", daemon.http(), "--daemon-id", "w"];
+    let _newer = Running::start_with_talk(&other, &dial);
+    let said = older.prints("registered as").await;
+    assert!(said.contains("--daemon-id"), "{said}");
+    assert_eq!(older.ends().await.code(), Some(1));
+    let said = exec(&machine, &["w", "--", "echo here"]).await;
+    assert_eq!(said.succeeds(), "here\n");
+}
+
+#[tokio::test]
 async fn a_label_runs_a_command_on_all_that_have_it() {
     let machine = Machine::fresh();
     let _daemon = machine.up_with(&["--no-worker"]).await;

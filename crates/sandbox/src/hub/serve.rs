@@ -218,10 +218,11 @@ impl Served<'_> {
         self.send_pending();
         let replaced = self.hub.registry().register(&id, metadata, &self.conn);
         if let Some(older) = replaced {
-            older.close(
-                close::POLICY,
-                format!("{id} registered on a newer connection"),
-            );
+            let code = match older.protocol() {
+                Protocol::V1 => close::POLICY,
+                Protocol::V2 => close::REPLACED,
+            };
+            older.close(code, format!("{id} registered on a newer connection"));
         }
         self.hub.changed();
         // A token that was taken back since the first look found no connection to close.

@@ -37,6 +37,8 @@ pub(crate) enum Ended {
     Shutdown,
     /// The hub does not want this worker.
     Refused(String),
+    /// Another worker has its name.
+    Replaced,
     Lost(String),
 }
 
@@ -85,6 +87,7 @@ pub(crate) async fn serve(
     drop(connection);
     let reason = match &ended {
         Ended::Shutdown => "the worker stops".to_owned(),
+        Ended::Replaced => "replaced".to_owned(),
         Ended::Refused(reason) | Ended::Lost(reason) => reason.clone(),
     };
     if close_tx.send((code, reason)).is_ok() {
@@ -157,6 +160,9 @@ impl Connection {
                             return (Ended::Lost(reason), close::PROTOCOL);
                         }
                         continue;
+                    }
+                    Some(Ok(WsMessage::Close(close::REPLACED, _))) => {
+                        return (Ended::Replaced, close::NORMAL);
                     }
                     Some(Ok(WsMessage::Close(_, reason))) => {
                         return (Ended::Lost(format!("the hub closed: {reason}")), close::NORMAL);

@@ -24,12 +24,15 @@ mod tree;
 mod upload;
 
 use std::io;
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quintet_framing::backoff::Backoff;
 use quintet_framing::ws::{WsDial, WsLimits, dial};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -73,6 +76,12 @@ pub enum StartError {
     /// The root can't be used.
     #[error("the root can't be used: {0}")]
     Root(#[from] PathError),
+    /// Another worker uses the spool folder.
+    #[error("another worker works in {}; give this one another --daemon-id or --home", path.display())]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The spool folder can't be used.
     #[error("the spool folder {path} can't be used: {source}")]
     Spool {
@@ -90,6 +99,22 @@ pub enum StartError {
     /// The fingerprint in the token can't be used.
     #[error("TLS can't be set up: {0}")]
     Tls(#[from] rustls::Error),
+}
+
+/// Why a worker ended that was not told to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// Two that dialled again and again would take the name from each other for ever.
+    #[error(
+        "another worker registered as {id:?} and took this one's place; give each its own --daemon-id"
+    )]
+    Replaced {
+        /// The name.
+        id: String,
+    },
+    /// Its own thread failed.
+    #[error("the worker's thread ended: {0}")]
+    Thread(String),
 }
 
 /// Where a worker stands with its hub.
@@ -136,12 +161,14 @@ impl Worker {
         self.inner.connection.subscribe()
     }
 
-    /// Works until `shutdown`, or until this future is dropped, then kills what still runs.
-    pub async fn run(self, shutdown: CancellationToken) {
+    /// Works until `shutdown`, until this future is dropped, or until another worker has taken its
+    /// place, then kills what still runs.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), RunError> {
         let stop = shutdown.child_token();
         let _stopped_when_dropped = stop.clone().drop_guard();
-        if let Err(error) = self.core.drive(self.inner.run(stop)).await {
-            tracing::error!(%error, "the worker ended");
+        match self.core.drive(self.inner.run(stop)).await {
+            Ok((_, ended)) => ended,
+            Err(error) => Err(RunError::Thread(error.to_string())),
         }
     }
 }
@@ -152,15 +179,22 @@ struct Inner {
     features: Vec<Feature>,
     connection: watch::Sender<ConnectionState>,
     tls: Option<Arc<rustls::ClientConfig>>,
+    /// Held for as long as it works.
+    _spool: OwnedFd,
 }
 
 impl Inner {
     async fn start(config: WorkerConfig) -> Result<Self, StartError> {
         let root = Root::open(&config.root)?;
-        prepare_spool(&config, &root).map_err(|source| StartError::Spool {
+        let unusable = |source| StartError::Spool {
             path: config.spool_dir.clone(),
             source,
+        };
+        let spool = lock_spool(&config.spool_dir).map_err(unusable)?;
+        let spool = spool.ok_or_else(|| StartError::InUse {
+            path: config.spool_dir.clone(),
         })?;
+        prepare_spool(&config, &root).map_err(unusable)?;
         let tasks = TaskTracker::new();
         let (spawner, features) = match &config.isolation {
             Some(isolation) => {
@@ -203,16 +237,18 @@ impl Inner {
             features,
             connection: watch::Sender::new(ConnectionState::Connecting),
             tls,
+            _spool: spool,
         })
     }
 
-    async fn run(self, shutdown: CancellationToken) {
+    async fn run(self, shutdown: CancellationToken) -> Result<(), RunError> {
         let epoch = Instant::now();
         let mut backoff = Backoff::new(self.state.config.backoff);
         let mut links = 0;
         self.state
             .tasks
             .spawn(sweep_regularly(self.state.clone(), shutdown.clone()));
+        let mut result = Ok(());
         while !shutdown.is_cancelled() {
             links += 1;
             let mut online_at = None;
@@ -224,6 +260,14 @@ impl Inner {
             }
             let reason = match ended {
                 Ended::Shutdown => break,
+                Ended::Replaced => {
+                    result = Err(RunError::Replaced {
+                        id: self.state.config.daemon_id.clone(),
+                    });
+                    // What else runs for this worker ends as if it had been told to.
+                    shutdown.cancel();
+                    break;
+                }
                 Ended::Refused(reason) => format!("the hub refused this worker: {reason}"),
                 Ended::Lost(reason) => reason,
             };
@@ -244,6 +288,7 @@ impl Inner {
         {
             tracing::warn!("some commands did not end in time");
         }
+        result
     }
 
     async fn connect_once(
@@ -312,13 +357,23 @@ async fn sweep_regularly(state: Arc<WorkerState>, shutdown: CancellationToken) {
     }
 }
 
-/// Makes the spool folder and empties it of what an earlier run left.
-fn prepare_spool(config: &WorkerConfig, root: &Root) -> io::Result<()> {
+/// Makes the spool folder and takes it for this worker alone; `None` when another has it.
+fn lock_spool(folder: &Path) -> io::Result<Option<OwnedFd>> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(&config.spool_dir)?;
+        .create(folder)?;
+    let folder = OwnedFd::from(std::fs::File::open(folder)?);
+    match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(folder)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Empties the spool folder of what an earlier run left.
+fn prepare_spool(config: &WorkerConfig, root: &Root) -> io::Result<()> {
     for entry in std::fs::read_dir(&config.spool_dir)? {
         let entry = entry?;
         // The jobs of an earlier run died with it.

@@ -17,7 +17,7 @@ use quintet_sandbox::hub::{
 };
 use quintet_sandbox::proto::{MAX_MESSAGE, Protocol, Pulse, TokenHash, negotiate};
 use quintet_sandbox::socket::{TungsteniteSocket, WsMessage};
-use quintet_sandbox::worker::{Worker, WorkerConfig, scrub_environment};
+use quintet_sandbox::worker::{RunError, Worker, WorkerConfig, scrub_environment};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -324,7 +324,7 @@ pub(crate) fn quick_backoff() -> BackoffPolicy {
 /// A worker that runs in this process until it is dropped.
 pub(crate) struct Running {
     shutdown: CancellationToken,
-    tasks: JoinSet<()>,
+    tasks: JoinSet<Result<(), RunError>>,
 }
 
 impl Running {
@@ -336,9 +336,14 @@ impl Running {
         Self { shutdown, tasks }
     }
 
-    pub(crate) async fn stop(mut self) {
+    pub(crate) async fn stop(self) {
         self.shutdown.cancel();
-        soon("the worker stops", self.tasks.join_next()).await;
+        self.ends().await.unwrap();
+    }
+
+    pub(crate) async fn ends(mut self) -> Result<(), RunError> {
+        let ended = soon("the worker ends", self.tasks.join_next()).await;
+        ended.unwrap().unwrap()
     }
 }
 

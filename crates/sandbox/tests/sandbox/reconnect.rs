@@ -7,6 +7,7 @@ use quintet_sandbox::hub::{
     UploadRequest, WorkerStatus,
 };
 use quintet_sandbox::proto::{Liveness, Protocol};
+use quintet_sandbox::worker::{RunError, StartError, Worker};
 use serde_json::json;
 
 use crate::bed::{Bed, Program, RawHub, Running, quick_backoff, raw_worker, soon};
@@ -418,6 +419,32 @@ async fn the_newer_of_two_workers_with_one_id_wins() {
         .any(|event| matches!(event, HubEvent::WorkerOffline { .. }));
     assert!(!offline);
     assert_eq!(bed.hub.worker("w").unwrap().state, WorkerStatus::Online);
+}
+
+/// They would take the name from each other for ever.
+#[tokio::test]
+async fn the_older_of_two_workers_of_ours_with_one_id_ends() {
+    let bed = Bed::start().await;
+    let older = bed.worker("w").await;
+    let mut config = bed.config("w");
+    config.spool_dir = bed.dir.path().join("another-spool");
+    let _newer = Running::start(config).await;
+    let error = older.ends().await.unwrap_err();
+    assert_eq!(error, RunError::Replaced { id: "w".to_owned() });
+    let output = run(&bed, "w", command("echo still here")).await;
+    assert_eq!(text(&output.stdout), "still here\n");
+}
+
+#[tokio::test]
+async fn a_spool_folder_is_one_worker_s() {
+    let bed = Bed::start().await;
+    let first = bed.worker("w").await;
+    assert!(matches!(
+        Worker::start(bed.config("w")).await,
+        Err(StartError::InUse { .. })
+    ));
+    first.stop().await;
+    assert!(Worker::start(bed.config("w")).await.is_ok());
 }
 
 fn short_lived() -> HubSettings {
