@@ -207,8 +207,12 @@ async fn on_one(
             Seen::Ended(ended) => {
                 shown.finish().await?;
                 if let Some(Outcome::TimedOut(secs)) = ended.outcome {
-                    let limit = if secs == 0 { limit / 1000 } else { secs };
-                    output::report_error(&format!("timed out after {limit} s"), &[]);
+                    let limit = match (limit % 1000, secs) {
+                        (0, 0) => format!("{} s", limit / 1000),
+                        (0, secs) => format!("{secs} s"),
+                        _ => format!("{limit} ms"),
+                    };
+                    output::report_error(&format!("timed out after {limit}"), &[]);
                 }
                 for note in ended.changes.iter().flat_map(|changes| &changes.notes) {
                     output::report_error(note, &[]);

@@ -110,6 +110,14 @@ impl Hub {
                 .unwrap_or(u64::MAX)
                 .max(1)
         });
+        let timeout_ms = request
+            .timeout
+            .map(|timeout| {
+                u64::try_from(timeout.as_millis())
+                    .unwrap_or(u64::MAX)
+                    .max(1)
+            })
+            .filter(|millis| !millis.is_multiple_of(1000));
         let audit = Audit::start(self, worker, &id, &request);
         let running = conn.count();
         let transport = match conn.protocol() {
@@ -147,6 +155,7 @@ impl Hub {
                     id: id.clone(),
                     command: request.command,
                     timeout_secs,
+                    timeout_ms,
                     env: request.env,
                     cwd: request.cwd,
                     stdin: request.stdin,

@@ -339,8 +339,11 @@ pub enum Open {
         id: String,
         /// The line.
         command: String,
-        /// Seconds until the tree is killed.
+        /// Seconds until the tree is killed, rounded up.
         timeout_secs: u64,
+        /// The same to the millisecond; where it is present it counts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_ms: Option<u64>,
         /// Added to the worker's own environment.
         #[serde(default)]
         env: BTreeMap<String, String>,

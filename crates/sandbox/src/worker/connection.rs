@@ -244,7 +244,7 @@ impl Connection {
                 let request = CommandRequest {
                     id: id.clone(),
                     command,
-                    timeout_secs: timeout_secs.unwrap_or(DEFAULT_TIMEOUT_SECS),
+                    timeout: Duration::from_secs(timeout_secs.unwrap_or(DEFAULT_TIMEOUT_SECS)),
                     env,
                     cwd,
                     stdin: false,
@@ -441,6 +441,7 @@ impl Connection {
                 id,
                 command,
                 timeout_secs,
+                timeout_ms,
                 env,
                 cwd,
                 stdin,
@@ -449,7 +450,8 @@ impl Connection {
                 let request = CommandRequest {
                     id,
                     command,
-                    timeout_secs,
+                    timeout: timeout_ms
+                        .map_or(Duration::from_secs(timeout_secs), Duration::from_millis),
                     env,
                     cwd,
                     stdin,

@@ -240,7 +240,13 @@ impl Job {
             eof: false,
             started: now,
             deadline: spec.timeout.map(|timeout| now + timeout),
-            timeout_secs: spec.timeout.map_or(0, |timeout| timeout.as_secs()),
+            timeout_secs: spec.timeout.map_or(0, |timeout| {
+                timeout
+                    .as_millis()
+                    .div_ceil(1000)
+                    .try_into()
+                    .unwrap_or(u64::MAX)
+            }),
             stop: None,
             kill_at: None,
             status: None,

@@ -38,7 +38,7 @@ pub(crate) struct WorkerState {
 pub(crate) struct CommandRequest {
     pub(crate) id: String,
     pub(crate) command: String,
-    pub(crate) timeout_secs: u64,
+    pub(crate) timeout: Duration,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cwd: Option<String>,
     pub(crate) stdin: bool,
@@ -81,7 +81,7 @@ impl WorkerState {
         request: CommandRequest,
         asker: Asker,
     ) -> Result<mpsc::Sender<JobCommand>, StartError> {
-        if request.timeout_secs == 0 {
+        if request.timeout.is_zero() {
             return Err(StartError::ZeroTimeout);
         }
         let mut env = self.environment(&request.id);
@@ -103,7 +103,7 @@ impl WorkerState {
             id: request.id,
             stdin: request.stdin,
             size: (0, 0),
-            timeout: Some(Duration::from_secs(request.timeout_secs).min(MAX_TIMEOUT)),
+            timeout: Some(request.timeout.min(MAX_TIMEOUT)),
             keep: self.config.quotas.keep,
             mirror: request.mirror,
         };

@@ -140,6 +140,20 @@ pub(crate) fn alive(mark: &str) -> usize {
 }
 
 #[tokio::test]
+async fn a_timeout_below_a_second_is_not_rounded_up() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let request = ExecRequest {
+        timeout: Some(Duration::from_millis(50)),
+        ..command("sleep 60")
+    };
+    let output = run(&bed, "w", request).await;
+    assert_eq!(output.outcome, ExecOutcome::TimedOut { secs: 1 });
+    let took = output.duration;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test]
 async fn a_timeout_kills_the_whole_tree_even_what_left_its_group() {
     let bed = Bed::start().await;
     let _v2 = bed.worker("v2").await;

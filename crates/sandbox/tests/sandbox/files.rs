@@ -481,6 +481,7 @@ async fn a_hub_that_sends_beyond_its_credit_loses_its_stream() {
     let open = Open::Exec {
         id: "j".to_owned(),
         command: "sleep 1000".to_owned(),
+        timeout_ms: None,
         timeout_secs: 1000,
         env: Default::default(),
         cwd: None,
