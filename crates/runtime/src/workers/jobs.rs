@@ -270,7 +270,12 @@ pub(crate) fn terminal_size(rows: u32, cols: u32) -> Result<TerminalSize, Refusa
     let (Ok(rows), Ok(cols)) = (u16::try_from(rows), u16::try_from(cols)) else {
         return Err(Refusal::Bad(format!("{rows}x{cols} is no terminal's size")));
     };
-    Ok(TerminalSize { rows, cols })
+    // Some terminals do not know theirs, and programs divide by the width.
+    let or = |given: u16, usual: u16| if given == 0 { usual } else { given };
+    Ok(TerminalSize {
+        rows: or(rows, 24),
+        cols: or(cols, 80),
+    })
 }
 
 type Client = mpsc::Sender<Result<CommandEvent, Refusal>>;
@@ -438,4 +443,18 @@ fn ended(outcome: &ExecOutcome, duration: Duration, changes: Option<CommandEnd>)
         duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
         changes: changes.map(Into::into),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_without_a_size_gets_the_usual_one() {
+        for (given, used) in [((0, 0), (24, 80)), ((50, 0), (50, 80)), ((1, 2), (1, 2))] {
+            let size = terminal_size(given.0, given.1).expect("a size");
+            assert_eq!((size.rows, size.cols), used);
+        }
+        assert!(terminal_size(70_000, 80).is_err());
+    }
 }
