@@ -10,6 +10,7 @@ use quintet_control::Client;
 use quintet_control::wire::command_ended::Outcome;
 use quintet_control::wire::{CommandEnded, ExecCancelMsg, ExecMsg};
 use quintet_runtime::home::Home;
+use quintet_sandbox::proto::Protocol;
 use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -101,7 +102,8 @@ pub(crate) async fn run(context: &Context, args: ExecArgs) -> Result<ExitCode, C
     let worker = args.worker.or(args.session.map(|_| String::new()));
     let code = match worker {
         Some(worker) => {
-            let stdin = !args.no_input && request.attach.is_none() && stdin_holds_data();
+            let wanted = !args.no_input && request.attach.is_none() && stdin_holds_data();
+            let stdin = wanted && takes_input(context, &worker).await?;
             let request = ExecMsg {
                 worker,
                 stdin,
@@ -110,6 +112,11 @@ pub(crate) async fn run(context: &Context, args: ExecArgs) -> Result<ExitCode, C
             on_one(&context.home, request, &interrupts.count, Lines::AsTheyAre).await
         }
         None => {
+            if !args.no_input && stdin_holds_data() {
+                context.output.talk(
+                    "the input is left out: with --label there is nobody to give it to alone",
+                );
+            }
             let wanted = args.labels.into_iter().collect();
             on_all(&context.home, request, &wanted, &interrupts.count).await
         }
@@ -247,15 +254,47 @@ async fn cancel(home: &Home, job: &str) -> Result<(), CommandError> {
     }
 }
 
-/// Whether stdin is a pipe, a socket or a file, and not a terminal or a device such as /dev/null.
+/// Whether a worker can give input to a command; where it can't, the person is told that it is left
+/// out. Programs often start others with a pipe that they never write to, so that is no error.
+async fn takes_input(context: &Context, worker: &str) -> Result<bool, CommandError> {
+    let workers = connect::daemon(&context.home)
+        .await?
+        .workers()
+        .await?
+        .workers;
+    let old = workers
+        .iter()
+        .any(|it| it.id == worker && it.protocol == Protocol::V1.name());
+    if old {
+        context.output.talk(format_args!(
+            "the input is left out: {worker} speaks only {}",
+            Protocol::V1.name()
+        ));
+    }
+    Ok(!old)
+}
+
+/// Whether stdin is a pipe, a socket or a file, and not a terminal or a device such as /dev/null;
+/// one that is known to be empty holds nothing.
 fn stdin_holds_data() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fs::{FileType, fstat};
-    fstat(io::stdin()).is_ok_and(|stat| {
-        !matches!(
-            FileType::from_raw_mode(stat.st_mode),
-            FileType::CharacterDevice | FileType::Directory
-        )
-    })
+    let stdin = io::stdin();
+    let Ok(stat) = fstat(&stdin) else {
+        return false;
+    };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice | FileType::Directory => false,
+        FileType::RegularFile => stat.st_size > 0,
+        _ => {
+            let mut ends = [PollFd::new(&stdin, PollFlags::IN)];
+            let polled = poll(&mut ends, Some(&Timespec::default()));
+            let seen = ends[0].revents();
+            // Nothing in it, and nobody who could write.
+            let over = seen.contains(PollFlags::HUP) && !seen.contains(PollFlags::IN);
+            !(polled.is_ok() && over)
+        }
+    }
 }
 
 enum Lines {

@@ -174,9 +174,70 @@ async fn a_label_runs_a_command_on_all_that_have_it() {
     assert_eq!(lines, ["[a] hi", "[b] hi"]);
     let one = ["--label", "kind=x", "--label", "n=2", "--", "echo hi"];
     assert_eq!(exec(&machine, &one).await.succeeds(), "[b] hi\n");
+    let piped = [&["exec"], &one[..]].concat();
+    let said = machine.pipes("input\n", &piped).await;
+    assert!(said.stderr.contains("left out"), "{}", said.stderr);
     exec(&machine, &["--label", "kind=y", "--", "true"])
         .await
         .fails(125);
+}
+
+/// A worker of version 1 has no way to take input, and programs start others with a pipe that they
+/// never write to.
+#[tokio::test]
+async fn a_worker_that_takes_no_input_is_given_none() {
+    use futures_util::{SinkExt, StreamExt};
+    use quintet_framing::ws::{WsDial, WsLimits, dial};
+    use quintet_sandbox::socket::{TungsteniteSocket, WsMessage};
+
+    let machine = Machine::fresh();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let url = format!("{}/ws", daemon.http().replacen("http", "ws", 1));
+    let (socket, _) = dial(WsDial {
+        url: &url,
+        protocols: &["sandd.v1"],
+        token: None,
+        tls: None,
+        limits: WsLimits {
+            max_message: 65536,
+            read_buffer: 4096,
+        },
+    })
+    .await
+    .unwrap();
+    let mut socket = TungsteniteSocket::new(socket);
+    let text = |message: Value| WsMessage::Text(message.to_string().into());
+    let register = serde_json::json!({
+        "type": "register", "daemon_id": "old",
+        "metadata": {"hostname": "h", "platform": "linux", "arch": "x", "version": "t", "labels": {}},
+    });
+    socket.send(text(register)).await.unwrap();
+    online(&machine, "old").await;
+    let worker = async {
+        while let Some(Ok(WsMessage::Text(said))) = socket.next().await {
+            let said: Value = serde_json::from_slice(&said).unwrap();
+            if said["type"] == "execute_command" {
+                let output = serde_json::json!({
+                    "type": "command_output", "command_id": said["command_id"],
+                    "stdout": "ran\n", "stderr": "", "exit_code": 0, "duration_ms": 1,
+                });
+                socket.send(text(output)).await.unwrap();
+            }
+        }
+    };
+    let client = async {
+        let command = ["exec", "old", "--", "cat"];
+        let given = machine.pipes("unread\n", &command).await;
+        assert_eq!((given.code, &*given.stdout), (Some(0), "ran\n"));
+        assert!(given.stderr.contains("left out"), "{}", given.stderr);
+        let silent = machine.pipes("unread\n", &["exec", "-n", "old", "--", "cat"]);
+        let silent = silent.await;
+        assert_eq!((silent.code, &*silent.stderr), (Some(0), ""));
+    };
+    tokio::select! {
+        () = worker => panic!("the daemon hung up"),
+        () = client => {}
+    }
 }
 
 #[tokio::test]
@@ -505,6 +566,14 @@ async fn the_released_daemon_works_under_the_daemon() {
     assert_eq!(listed[0]["protocol"], "sandd.v1");
     let said = exec(&machine, &["old", "--env", "A=1", "--", "echo $A; exit 3"]).await;
     assert_eq!((said.code, &*said.stdout), (Some(3), "1\n"));
+    // It can't be given input, which a program that starts another has often nothing of.
+    let piped = machine
+        .pipes("unread\n", &["exec", "old", "--", "cat; echo ran"])
+        .await;
+    assert_eq!((piped.code, &*piped.stdout), (Some(0), "ran\n"));
+    assert!(piped.stderr.contains("left out"), "{}", piped.stderr);
+    let empty = machine.pipes("", &["exec", "old", "--", "echo ran"]).await;
+    assert_eq!((empty.code, &*empty.stdout), (Some(0), "ran\n"));
     // It does not name signals.
     exec(&machine, &["old", "--", "kill -9 $$"])
         .await
