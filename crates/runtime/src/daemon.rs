@@ -119,6 +119,9 @@ pub struct RunFile {
     pub control_socket: PathBuf,
     /// The HTTP address, as a URL.
     pub http: String,
+    /// The SHA-256 of the certificate that it shows, in hex with colons; only with TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
     /// When it was ready, RFC 3339.
     pub started_at: String,
 }
@@ -348,6 +351,7 @@ impl Daemon {
                 if tls.is_some() { "https" } else { "http" },
                 http_address
             ),
+            fingerprint: tls.as_ref().map(|tls| tls.fingerprint.to_string()),
             started_at: Timestamp::now().to_string(),
         };
         let mut daemon = Self {

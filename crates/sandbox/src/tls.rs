@@ -88,6 +88,25 @@ pub fn pinned_client(fingerprint: Fingerprint) -> Result<Arc<rustls::ClientConfi
     Ok(Arc::new(config))
 }
 
+/// Whether somebody's certificate was refused for who signed it.
+pub(crate) fn is_unknown_issuer(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let found = match error.downcast_ref::<std::io::Error>() {
+            // Its own cause skips what it holds.
+            Some(error) => error.get_ref().and_then(|held| held.downcast_ref()),
+            None => error.downcast_ref(),
+        };
+        if let Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) =
+            found
+        {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
 /// Random bytes for a token's secret.
 pub fn random_secret() -> Result<[u8; 32], rustls::Error> {
     let mut secret = [0; 32];

@@ -1,5 +1,6 @@
 //! `quintet worker`.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use clap::Args;
 use quintet_runtime::WorkspaceCopies;
 use quintet_runtime::home::Home;
 use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, Limits, Network};
-use quintet_sandbox::proto::Token;
+use quintet_sandbox::proto::{Fingerprint, Token};
+use quintet_sandbox::tls::pinned_client;
 use quintet_sandbox::worker::{ConnectionState, Worker, WorkerConfig, scrub_environment};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -88,15 +90,21 @@ pub(crate) async fn run(context: &Context, args: WorkerArgs) -> Result<ExitCode,
 }
 
 fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
-    let url = match args.server_url {
-        Some(url) => url,
-        None => {
-            connect::run_file(home)
-                .ok_or_else(|| {
-                    CommandError::usage("no daemon runs here; say where it is with --server-url")
-                })?
-                .http
+    let here = connect::run_file(home);
+    let url = match (args.server_url, &here) {
+        (Some(url), _) => websocket(&url),
+        (None, Some(daemon)) => websocket(&daemon.http),
+        (None, None) => {
+            return Err(CommandError::usage(
+                "no daemon runs here; say where it is with --server-url",
+            ));
         }
+    };
+    let own = here.filter(|daemon| is_served_by(&url, &daemon.http));
+    let url = if own.is_some() {
+        over_loopback(&url)
+    } else {
+        url
     };
     let id = args.daemon_id.unwrap_or_else(|| {
         rustix::system::uname()
@@ -113,7 +121,11 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
             root
         }
     };
-    let mut config = WorkerConfig::new(&websocket(&url), &id, root, folder.join("spool"));
+    let mut config = WorkerConfig::new(&url, &id, root, folder.join("spool"));
+    if let Some(fingerprint) = own.and_then(|daemon| daemon.fingerprint) {
+        pin(&mut config, &fingerprint)
+            .map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
+    }
     config.token = args
         .token
         .map(|token| Token::parse(&token))
@@ -142,6 +154,43 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
         });
     }
     Ok(config)
+}
+
+/// Checks the certificate by what the daemon of this home folder says that it shows.
+fn pin(config: &mut WorkerConfig, fingerprint: &str) -> anyhow::Result<()> {
+    let fingerprint: Fingerprint = fingerprint.parse()?;
+    config.tls = Some(pinned_client(fingerprint)?);
+    Ok(())
+}
+
+/// Whether what is dialled is this machine, at the port where the daemon of this home folder listens.
+fn is_served_by(url: &str, http: &str) -> bool {
+    match (address(url), address(&websocket(http))) {
+        (Some(dialled), Some(served)) => {
+            let here = dialled.ip().is_loopback() || dialled.ip() == served.ip();
+            here && dialled.port() == served.port()
+        }
+        _ => false,
+    }
+}
+
+/// An address that listens everywhere is dialled over loopback.
+fn over_loopback(url: &str) -> String {
+    let Some(address) = address(url).filter(|it| it.ip().is_unspecified()) else {
+        return url.to_owned();
+    };
+    let loopback: IpAddr = match address.ip() {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    let there = SocketAddr::new(loopback, address.port());
+    url.replacen(&address.to_string(), &there.to_string(), 1)
+}
+
+/// The address in a URL that names one by its number, or `localhost`.
+fn address(url: &str) -> Option<SocketAddr> {
+    let host = url.split_once("://")?.1.split('/').next()?;
+    host.replacen("localhost", "127.0.0.1", 1).parse().ok()
 }
 
 /// An id as one name of a folder.
@@ -177,6 +226,27 @@ mod tests {
             ("ws://h:1/other", "ws://h:1/other"),
         ] {
             assert_eq!(websocket(given), dialled);
+        }
+    }
+
+    #[test]
+    fn the_daemon_of_this_home_is_dialled_over_loopback() {
+        for (url, http, own) in [
+            ("ws://127.0.0.1:7505/ws", "http://127.0.0.1:7505", true),
+            ("wss://localhost:7505/ws", "https://0.0.0.0:7505", true),
+            ("wss://192.0.2.1:7505/ws", "https://192.0.2.1:7505", true),
+            ("wss://192.0.2.1:7505/ws", "https://0.0.0.0:7505", false),
+            ("wss://127.0.0.1:7506/ws", "https://0.0.0.0:7505", false),
+            ("wss://host:7505/ws", "https://0.0.0.0:7505", false),
+        ] {
+            assert_eq!(is_served_by(url, http), own, "{url} {http}");
+        }
+        for (url, dialled) in [
+            ("wss://0.0.0.0:7505/ws", "wss://127.0.0.1:7505/ws"),
+            ("wss://[::]:7505/ws", "wss://[::1]:7505/ws"),
+            ("wss://192.0.2.1:7505/ws", "wss://192.0.2.1:7505/ws"),
+        ] {
+            assert_eq!(over_loopback(url), dialled);
         }
     }
 

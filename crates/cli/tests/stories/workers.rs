@@ -372,6 +372,29 @@ async fn a_token_lets_a_worker_in_and_its_end_throws_it_out() {
 }
 
 #[tokio::test]
+async fn a_worker_of_the_daemon_s_own_home_needs_no_token_with_tls_either() {
+    let machine = Machine::fresh();
+    let daemon = machine
+        .up_with(&["--listen", "0.0.0.0:0", "--no-worker"])
+        .await;
+    let mut own = Running::start_with_talk(&machine, &["worker", "--daemon-id", "own"]);
+    own.prints("online as own").await;
+    assert_eq!(
+        exec(&machine, &["own", "--", "echo in"]).await.succeeds(),
+        "in\n"
+    );
+    // Whoever does not have the home at hand is told what to do.
+    let other = Machine::fresh();
+    let port = daemon.http().rsplit(':').next().unwrap();
+    let url = format!("wss://127.0.0.1:{port}/ws");
+    let dial = ["worker", "--server-url", &url, "--daemon-id", "foreign"];
+    let mut foreign = Running::start_with_talk(&other, &dial);
+    foreign
+        .prints("quintet token create --worker foreign")
+        .await;
+}
+
+#[tokio::test]
 async fn a_token_may_come_in_the_address_and_a_wrong_one_opens_nothing() {
     use futures_util::{SinkExt, StreamExt};
     use quintet_framing::ws::{WsDial, WsLimits, dial};

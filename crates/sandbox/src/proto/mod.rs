@@ -57,7 +57,7 @@ pub use message::{
 };
 pub use negotiate::{NegotiateError, Protocol, asks_for_sandbox, chosen, negotiate};
 pub use offsets::{OffsetError, Progress};
-pub use token::{BadToken, Fingerprint, Token, TokenHash};
+pub use token::{BadFingerprint, BadToken, Fingerprint, Token, TokenHash};
 pub use worker_session::{Pulse, WorkerEvent, WorkerSession};
 
 /// The largest WebSocket message that is sent or taken. The released peers break on longer ones.

@@ -7,6 +7,7 @@
 //! worthless for another.
 
 use std::fmt;
+use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -24,6 +25,27 @@ impl Fingerprint {
         Self(Sha256::digest(certificate).into())
     }
 }
+
+impl FromStr for Fingerprint {
+    type Err = BadFingerprint;
+
+    fn from_str(text: &str) -> Result<Self, BadFingerprint> {
+        let mut bytes = text.split(':').map(|part| u8::from_str_radix(part, 16));
+        let mut fingerprint = [0; 32];
+        for byte in &mut fingerprint {
+            *byte = bytes.next().and_then(Result::ok).ok_or(BadFingerprint)?;
+        }
+        match bytes.next() {
+            None => Ok(Self(fingerprint)),
+            Some(_) => Err(BadFingerprint),
+        }
+    }
+}
+
+/// Text that is not 32 bytes in hex with colons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a fingerprint: 32 bytes in hex with colons between them")]
+pub struct BadFingerprint;
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -172,6 +194,22 @@ mod tests {
         );
         let pinned = Token::mint([7; 32], Some(Fingerprint([1; 32])));
         assert!(token.hash("a").matches(&pinned.hash("a")));
+    }
+
+    #[test]
+    fn a_fingerprint_survives_its_text() {
+        let fingerprint = Fingerprint::of_der(b"a certificate");
+        let text = fingerprint.to_string();
+        assert_eq!(text.parse(), Ok(fingerprint));
+        for wrong in [
+            "",
+            "00",
+            &text[3..],
+            &format!("{text}:00"),
+            &text.replace(':', " "),
+        ] {
+            assert_eq!(wrong.parse::<Fingerprint>(), Err(BadFingerprint), "{wrong}");
+        }
     }
 
     #[test]

@@ -315,6 +315,13 @@ impl Inner {
         };
         let (socket, echo) = match dialled {
             Ok(Ok(dialled)) => dialled,
+            Ok(Err(error)) if crate::tls::is_unknown_issuer(&error) => {
+                return Ended::Lost(format!(
+                    "{error}; nobody that this machine trusts signed its certificate: make a token \
+                     with `quintet token create --worker {}` on its machine, which names it",
+                    config.daemon_id
+                ));
+            }
             Ok(Err(error)) => return Ended::Lost(error.to_string()),
             Err(_) => return Ended::Lost(format!("{} did not answer", config.server_url)),
         };
