@@ -4,14 +4,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use quintet_runtime::WorkspaceCopies;
+use quintet_runtime::config::{ByteSize, parse_duration};
 use quintet_runtime::home::Home;
 use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, Limits, Network};
 use quintet_sandbox::proto::{Fingerprint, Token};
 use quintet_sandbox::tls::pinned_client;
-use quintet_sandbox::worker::{ConnectionState, Worker, WorkerConfig, scrub_environment};
+use quintet_sandbox::worker::{ConnectionState, Quotas, Worker, WorkerConfig, scrub_environment};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -54,6 +57,103 @@ pub(crate) struct WorkerArgs {
     /// Confine commands: they write only beneath the root and /tmp
     #[arg(long)]
     isolate: bool,
+
+    #[command(flatten)]
+    confines: ConfineArgs,
+
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+/// What confined commands may reach
+#[derive(Debug, Args)]
+struct ConfineArgs {
+    /// Keep confined commands off the network
+    #[arg(long, requires = "isolate")]
+    no_network: bool,
+
+    /// Let confined commands read this folder too
+    #[arg(long, value_name = "DIR", requires = "isolate")]
+    read: Vec<PathBuf>,
+
+    /// Let confined commands write this folder too
+    #[arg(long, value_name = "DIR", requires = "isolate")]
+    write: Vec<PathBuf>,
+}
+
+/// What commands may use
+#[derive(Debug, Args)]
+struct LimitArgs {
+    /// Memory, such as 2GiB: of all commands together under cgroup v2, else of each process
+    #[arg(long, value_name = "SIZE")]
+    memory_max: Option<ByteSize>,
+
+    /// Processes: of all commands together under cgroup v2, else of your user
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    processes_max: Option<u64>,
+
+    /// Percent of one CPU for all commands together, 150 for one and a half; needs cgroup v2
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    cpu_percent: Option<u64>,
+
+    /// CPU time of each process, such as 90s
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    cpu_time_max: Option<Duration>,
+
+    /// Open files of each process
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    open_files_max: Option<u64>,
+
+    /// The largest file that a process may write, such as 1GiB
+    #[arg(long, value_name = "SIZE")]
+    file_size_max: Option<ByteSize>,
+
+    /// Output of all commands and shells together that is kept on disk [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    output_quota: Option<ByteSize>,
+
+    /// Commands at once; one more is refused [default: 256]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    commands_max: Option<u64>,
+
+    /// Shells at once; one more is refused [default: 64]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    shells_max: Option<u64>,
+
+    /// Uploads and downloads at once; one more is refused [default: 64]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    transfers_max: Option<u64>,
+}
+
+fn at_least_one() -> RangedU64ValueParser {
+    RangedU64ValueParser::new().range(1..)
+}
+
+impl LimitArgs {
+    fn limits(&self) -> Limits {
+        Limits {
+            memory_bytes: self.memory_max.map(ByteSize::bytes),
+            processes: self.processes_max,
+            cpu_percent: self.cpu_percent,
+            cpu_secs: self.cpu_time_max.map(|time| time.as_secs().max(1)),
+            open_files: self.open_files_max,
+            file_bytes: self.file_size_max.map(ByteSize::bytes),
+        }
+    }
+
+    fn quotas(&self) -> Quotas {
+        let count = |given: Option<u64>, usual: usize| {
+            given.map_or(usual, |given| usize::try_from(given).unwrap_or(usize::MAX))
+        };
+        let usual = Quotas::default();
+        Quotas {
+            commands: count(self.commands_max, usual.commands),
+            shells: count(self.shells_max, usual.shells),
+            transfers: count(self.transfers_max, usual.transfers),
+            spool_bytes: self.output_quota.map_or(usual.spool_bytes, ByteSize::bytes),
+            ..usual
+        }
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: WorkerArgs) -> Result<ExitCode, CommandError> {
@@ -137,20 +237,28 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
     let copies = WorkspaceCopies::of(&config, folder.join("copies"))
         .map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
     config.mirrors = Some(Arc::new(copies));
+    config.quotas = args.limits.quotas();
     if args.isolate {
         // What the policy of the daemon knows it by.
         let label = quintet_runtime::policy::ISOLATION_LABEL.to_owned();
         config.labels.insert(label, "on".to_owned());
+    }
+    let limits = args.limits.limits();
+    if args.isolate || !limits.is_empty() {
         config.isolation = Some(IsolationConfig {
             helper: HelperCommand {
                 program: std::env::current_exe()?,
                 args: vec![isolate_exec::NAME.to_owned()],
             },
-            confine: true,
-            network: Network::On,
-            read: Vec::new(),
-            write: Vec::new(),
-            limits: Limits::default(),
+            confine: args.isolate,
+            network: if args.confines.no_network {
+                Network::Off
+            } else {
+                Network::On
+            },
+            read: absolute(args.confines.read)?,
+            write: absolute(args.confines.write)?,
+            limits,
         });
     }
     Ok(config)
@@ -191,6 +299,11 @@ fn over_loopback(url: &str) -> String {
 fn address(url: &str) -> Option<SocketAddr> {
     let host = url.split_once("://")?.1.split('/').next()?;
     host.replacen("localhost", "127.0.0.1", 1).parse().ok()
+}
+
+fn absolute(folders: Vec<PathBuf>) -> Result<Vec<PathBuf>, CommandError> {
+    let absolute = folders.into_iter().map(std::path::absolute);
+    Ok(absolute.collect::<Result<_, _>>()?)
 }
 
 /// An id as one name of a folder.

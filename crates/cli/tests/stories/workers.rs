@@ -561,6 +561,33 @@ async fn an_isolated_worker_writes_only_beneath_its_root() {
 }
 
 #[tokio::test]
+async fn the_network_and_the_memory_of_commands_can_be_limited() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connect = format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}'");
+    // A buffer of that size, at once.
+    let take = "dd if=/dev/zero of=/dev/null bs=600M count=1";
+    let machine = Machine::fresh();
+    machine.configure("[sandbox]\nnetwork = false\nmemory_max = \"300MiB\"\n");
+    let _daemon = machine.up().await;
+    let _free = worker(&machine, "free", &["--isolate"]).await;
+    let limits = ["--isolate", "--no-network", "--memory-max", "300MiB"];
+    let _limited = worker(&machine, "limited", &limits).await;
+    online(&machine, "local").await;
+    for id in ["local", "limited"] {
+        let said = exec(&machine, &[id, "--", &connect]).await;
+        assert_ne!(said.code, Some(0), "{id} reached the network");
+        assert!(said.stderr.contains("not permitted"), "{}", said.stderr);
+        let said = exec(&machine, &[id, "--", take]).await;
+        assert_eq!(said.code, Some(1), "{id}: {}", said.stderr);
+        assert!(said.stderr.contains("memory exhausted"), "{}", said.stderr);
+        exec(&machine, &[id, "--", "echo works"]).await.succeeds();
+    }
+    exec(&machine, &["free", "--", &connect]).await.succeeds();
+    exec(&machine, &["free", "--", take]).await.succeeds();
+}
+
+#[tokio::test]
 async fn the_released_daemon_works_under_the_daemon() {
     let machine = Machine::fresh();
     let daemon = machine.up_with(&["--no-worker"]).await;

@@ -8,7 +8,7 @@ use super::secret::{REDACTED, Secret};
 use super::source::{KeyPath, Origin};
 
 /// Keys that are read once, at start.
-const RESTART_KEYS: [&str; 7] = [
+const RESTART_KEYS: &[&str] = &[
     "http.listen",
     "http.tls_cert",
     "http.tls_key",
@@ -16,6 +16,18 @@ const RESTART_KEYS: [&str; 7] = [
     "sandbox.heartbeat",
     "sandbox.output_quota",
     "sandbox.isolate",
+    "sandbox.network",
+    "sandbox.read",
+    "sandbox.write",
+    "sandbox.memory_max",
+    "sandbox.processes_max",
+    "sandbox.cpu_percent",
+    "sandbox.cpu_time_max",
+    "sandbox.open_files_max",
+    "sandbox.file_size_max",
+    "sandbox.commands_max",
+    "sandbox.shells_max",
+    "sandbox.transfers_max",
 ];
 
 /// Every key with its value in force and where that value came from.

@@ -64,7 +64,7 @@ pub use secret::{REDACTED, Secret};
 pub use skills::{Skill, Skills, load_skill, load_skills};
 pub use source::{BadKeyPath, ConfigSource, KeyPath, Origin};
 pub use store::ConfigStore;
-pub use units::ByteSize;
+pub use units::{ByteSize, UnitError, parse_duration};
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use quintet_sandbox::isolate::{Limits, Network};
 use rust_decimal::Decimal;
 
 pub use super::agents::{AgentConfig, AgentKind, AgentProgram, Budget, BuiltinAgent};
@@ -115,6 +116,20 @@ pub struct SandboxConfig {
     pub output_quota: ByteSize,
     /// Whether the built-in worker confines what it runs.
     pub isolate: bool,
+    /// Whether what it confines may use the network.
+    pub network: Network,
+    /// Folders that it may read beside the system's.
+    pub read: Vec<PathBuf>,
+    /// Folders that it may write beside its root and `/tmp`.
+    pub write: Vec<PathBuf>,
+    /// What its commands may use.
+    pub limits: Limits,
+    /// Its commands at once.
+    pub commands_max: u32,
+    /// Its shells at once.
+    pub shells_max: u32,
+    /// Its uploads and downloads at once.
+    pub transfers_max: u32,
 }
 
 /// Versioned files.
@@ -322,12 +337,62 @@ fn read_sandbox(s: &mut Section<'_, '_>) -> SandboxConfig {
             invalid("must be longer than heartbeat, or every worker is stale"),
         );
     }
+    let stale_check = s.value::<Positive<Duration>>("stale_check").0;
+    let output_quota = s.value("output_quota");
+    let isolate: bool = s.value("isolate");
+    let network = match s.value("network") {
+        true => Network::On,
+        false => Network::Off,
+    };
+    let read = read_folders(s, "read");
+    let write = read_folders(s, "write");
+    if !isolate && (network == Network::Off || !read.is_empty() || !write.is_empty()) {
+        let reason = "must be true for network, read and write to mean anything";
+        s.problem("isolate", invalid(reason));
+    }
     SandboxConfig {
         heartbeat,
         stale_after,
-        stale_check: s.value::<Positive<Duration>>("stale_check").0,
-        output_quota: s.value("output_quota"),
-        isolate: s.value("isolate"),
+        stale_check,
+        output_quota,
+        isolate,
+        network,
+        read,
+        write,
+        limits: read_limits(s),
+        commands_max: s.value::<Positive<u32>>("commands_max").0,
+        shells_max: s.value::<Positive<u32>>("shells_max").0,
+        transfers_max: s.value::<Positive<u32>>("transfers_max").0,
+    }
+}
+
+fn read_folders(s: &mut Section<'_, '_>, key: &str) -> Vec<PathBuf> {
+    let folders: Vec<String> = s.value(key);
+    let folders: Vec<PathBuf> = folders.into_iter().map(PathBuf::from).collect();
+    if let Some(relative) = folders.iter().find(|folder| !folder.is_absolute()) {
+        let reason = format!("{} is not an absolute path", relative.display());
+        s.problem(key, invalid(reason));
+    }
+    folders
+}
+
+fn read_limits(s: &mut Section<'_, '_>) -> Limits {
+    let size = |s: &mut Section<'_, '_>, key: &str| {
+        let size: Option<Positive<ByteSize>> = s.value(key);
+        size.map(|size| size.0.bytes())
+    };
+    let number = |s: &mut Section<'_, '_>, key: &str| {
+        let number: Option<Positive<u32>> = s.value(key);
+        number.map(|number| number.0.into())
+    };
+    let cpu_time: Option<Positive<Duration>> = s.value("cpu_time_max");
+    Limits {
+        memory_bytes: size(s, "memory_max"),
+        processes: number(s, "processes_max"),
+        cpu_percent: number(s, "cpu_percent"),
+        cpu_secs: cpu_time.map(|time| time.0.as_secs().max(1)),
+        open_files: number(s, "open_files_max"),
+        file_bytes: size(s, "file_size_max"),
     }
 }
 

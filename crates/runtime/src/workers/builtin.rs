@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, Limits, Network};
+use quintet_sandbox::isolate::{HelperCommand, IsolationConfig};
 use quintet_sandbox::proto::{Pulse, Token};
 use quintet_sandbox::worker::{StartError, Worker, WorkerConfig};
 
@@ -90,6 +90,9 @@ pub(crate) async fn start(
     worker.env = options.env;
     worker.shell = options.shell;
     worker.quotas.spool_bytes = config.output_quota.bytes();
+    worker.quotas.commands = config.commands_max as usize;
+    worker.quotas.shells = config.shells_max as usize;
+    worker.quotas.transfers = config.transfers_max as usize;
     worker.pulse = Pulse {
         heartbeat: config.heartbeat,
         ..Pulse::default()
@@ -100,10 +103,10 @@ pub(crate) async fn start(
             args: options.helper_args,
         },
         confine: config.isolate,
-        network: Network::On,
-        read: Vec::new(),
-        write: Vec::new(),
-        limits: Limits::default(),
+        network: config.network,
+        read: config.read.clone(),
+        write: config.write.clone(),
+        limits: config.limits,
     });
     let copies = WorkspaceCopies::of(&worker, folder.join("copies")).map_err(StartError::Tls)?;
     worker.mirrors = Some(Arc::new(copies));

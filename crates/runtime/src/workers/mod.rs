@@ -191,6 +191,8 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
+    use quintet_sandbox::isolate::{Limits, Network};
+
     use super::*;
     use crate::config::ByteSize;
 
@@ -204,6 +206,13 @@ mod tests {
             stale_check: Duration::from_secs(30),
             output_quota: ByteSize::from_bytes(1 << 20),
             isolate: true,
+            network: Network::On,
+            read: Vec::new(),
+            write: Vec::new(),
+            limits: Limits::default(),
+            commands_max: 1,
+            shells_max: 1,
+            transfers_max: 1,
         };
         let token = tokens::mint(None).expect("random");
         let workers = Workers::new(&db, &config, &Metrics::new("0"), None, token);

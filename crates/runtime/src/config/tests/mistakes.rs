@@ -123,6 +123,16 @@ fn each_kind_of_mistake_says_what_is_wrong() {
             ],
         ),
         (
+            "[sandbox]\nisolate = false\nnetwork = false",
+            &[
+                "config.toml:2: sandbox.isolate: must be true for network, read and write to mean anything",
+            ],
+        ),
+        (
+            "[sandbox]\nread = [\"a\"]",
+            &["config.toml:2: sandbox.read: a is not an absolute path"],
+        ),
+        (
             "[sandbox]\n\nheartbeat = \"100s\"",
             &[
                 "config.toml:1: sandbox.stale_after: must be longer than heartbeat, or every worker is stale",
