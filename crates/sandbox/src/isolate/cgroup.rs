@@ -1,10 +1,16 @@
 //! cgroup v2 limits for all commands of a worker together.
 //!
-//! They need the unified hierarchy with the memory, pids and cpu controllers enabled for children
-//! of the cgroup that the worker runs in, and the right to make one there: as root, or in a unit
-//! with `Delegate=yes`.
+//! They need the unified hierarchy with the memory, pids and cpu controllers and the right to make
+//! groups beneath the one that the worker runs in: as root, or in a unit with `Delegate=yes`.
+//!
+//! A group whose children have controllers may hold no process itself, the root of the hierarchy
+//! excepted. So the worker and its helper first go into a leaf of their own beneath the group they
+//! were found in, and the commands' group is made beside it.
 
+use std::io;
 use std::path::{Path, PathBuf};
+
+use rustix::process::Pid;
 
 use super::{Feature, Limits};
 
@@ -29,41 +35,185 @@ fn plan(limits: &Limits) -> Vec<(&'static str, &'static str, String)> {
     plan
 }
 
-/// Moves this process into a cgroup of its own with `limits`. Says for each limit whether it holds.
-pub(super) fn enter(limits: &Limits) -> Vec<Feature> {
+/// The helper's: moves this process into a cgroup of its own with `limits`, and its worker out of the
+/// way. Says for each limit whether it holds, and which group is to be removed at the end.
+pub(super) fn enter(limits: &Limits) -> (Vec<Feature>, Option<PathBuf>) {
     let plan = plan(limits);
     if plan.is_empty() {
-        return Vec::new();
+        return (Vec::new(), None);
     }
-    let found = own_cgroup().and_then(|own| enter_at(&own, &plan));
-    plan.iter()
+    let worker = rustix::process::getppid().map(Pid::as_raw_pid);
+    let entered = own_cgroup().and_then(|own| Entered::at(&own, &plan, worker));
+    let features = plan
+        .iter()
         .map(|(controller, file, value)| {
             let name = format!("cgroup.{controller}");
-            match &found {
-                Ok(()) => Feature::given(&name, format!("{file} = {value}")),
+            match &entered {
+                Ok(_) => Feature::given(&name, format!("{file} = {value}")),
                 Err(reason) => Feature::missing(&name, reason.clone(), FIX),
             }
         })
-        .collect()
+        .collect();
+    (features, entered.ok().map(|entered| entered.group))
 }
 
-/// Which controllers a worker could use here.
+/// Which controllers a worker could use here, found by using each.
 pub(super) fn probe() -> Vec<Feature> {
     let own = own_cgroup();
-    ["memory", "pids", "cpu"]
-        .into_iter()
-        .map(|controller| {
-            let name = format!("cgroup.{controller}");
-            match own
-                .as_deref()
-                .map_err(Clone::clone)
-                .and_then(|own| usable(own, controller).map(|()| own.display().to_string()))
-            {
-                Ok(path) => Feature::given(&name, format!("can be limited beneath {path}")),
-                Err(reason) => Feature::missing(&name, reason, FIX),
+    [
+        ("memory", "memory.max"),
+        ("pids", "pids.max"),
+        ("cpu", "cpu.max"),
+    ]
+    .into_iter()
+    .map(|(controller, file)| {
+        let name = format!("cgroup.{controller}");
+        let tried = own.as_deref().map_err(Clone::clone).and_then(|own| {
+            Entered::at(own, &[(controller, file, "max".to_owned())], None)?.leave()?;
+            Ok(own.display())
+        });
+        match tried {
+            Ok(path) => Feature::given(&name, format!("can be limited beneath {path}")),
+            Err(reason) => Feature::missing(&name, reason, FIX),
+        }
+    })
+    .collect()
+}
+
+/// What the leaf of a worker is called, before its process id.
+const LEAF: &str = "quintet-worker-";
+
+/// What the group of its commands is called.
+const GROUP: &str = "quintet-commands-";
+
+/// This process in a group with limits.
+struct Entered {
+    /// The group that the process was found in, or that a leaf was made in.
+    base: PathBuf,
+    group: PathBuf,
+    /// Made for this; and the controllers that were turned on for it.
+    leaf: Option<PathBuf>,
+    enabled: Vec<String>,
+}
+
+impl Entered {
+    /// Puts this process into a new group. `worker` goes into the leaf with it where one is needed.
+    fn at(own: &Path, plan: &[(&str, &str, String)], worker: Option<i32>) -> Result<Self, String> {
+        let is_leaf = own
+            .file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(LEAF.as_bytes()));
+        let base = own.parent().filter(|_| is_leaf).unwrap_or(own);
+        for (controller, _, _) in plan {
+            usable(base, controller)?;
+        }
+        remove_empty(base);
+        let pid = rustix::process::getpid().as_raw_pid();
+        let mut entered = Self {
+            base: base.to_owned(),
+            group: base.join(format!("{GROUP}{pid}")),
+            leaf: None,
+            enabled: Vec::new(),
+        };
+        entered.enable(plan, worker)?;
+        match entered.settle(plan, pid) {
+            Ok(()) => Ok(entered),
+            Err(error) => {
+                // Nothing is left behind but what can't be removed.
+                let _ = entered.leave();
+                Err(error)
             }
-        })
-        .collect()
+        }
+    }
+
+    fn enable(&mut self, plan: &[(&str, &str, String)], worker: Option<i32>) -> Result<(), String> {
+        let control = self.base.join("cgroup.subtree_control");
+        let missing: Vec<&str> = plan
+            .iter()
+            .map(|(controller, _, _)| *controller)
+            .filter(|controller| !lists(&control, controller))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let all: Vec<String> = missing.iter().map(|it| format!("+{it}")).collect();
+        // In one write, which holds for all or for none.
+        let turn_on = || std::fs::write(&control, all.join(" "));
+        let failed = |error: io::Error| format!("{}: {error}", control.display());
+        match turn_on() {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+            result => {
+                result.map_err(failed)?;
+                self.enabled = missing.into_iter().map(str::to_owned).collect();
+                return Ok(());
+            }
+        }
+        let pid = rustix::process::getpid().as_raw_pid();
+        let members: Vec<i32> = worker.into_iter().chain([pid]).collect();
+        let leaf = self.base.join(format!("{LEAF}{}", members[0]));
+        create(&leaf)?;
+        let moved = members
+            .iter()
+            .try_for_each(|member| move_into(&leaf, *member));
+        match moved.and_then(|()| turn_on().map_err(failed)) {
+            Ok(()) => {
+                self.leaf = Some(leaf);
+                self.enabled = missing.into_iter().map(str::to_owned).collect();
+                Ok(())
+            }
+            Err(error) => {
+                for member in &members {
+                    let _ = move_into(&self.base, *member);
+                }
+                let _ = std::fs::remove_dir(&leaf);
+                Err(format!("{error}; other processes may be in it too"))
+            }
+        }
+    }
+
+    fn settle(&self, plan: &[(&str, &str, String)], pid: i32) -> Result<(), String> {
+        create(&self.group)?;
+        for (_, file, value) in plan {
+            write(&self.group.join(file), value)?;
+        }
+        move_into(&self.group, pid)
+    }
+
+    /// Puts everything back as it was.
+    fn leave(self) -> Result<(), String> {
+        let pid = rustix::process::getpid().as_raw_pid();
+        if let Some(leaf) = &self.leaf {
+            move_into(leaf, pid)?;
+        }
+        let off: Vec<String> = self.enabled.iter().map(|it| format!("-{it}")).collect();
+        if !off.is_empty() {
+            write(&self.base.join("cgroup.subtree_control"), &off.join(" "))?;
+        }
+        move_into(&self.base, pid)?;
+        remove_empty(&self.base);
+        Ok(())
+    }
+}
+
+/// Removes the groups of workers that are gone; one that holds a process stays.
+fn remove_empty(base: &Path) {
+    let Ok(entries) = std::fs::read_dir(base) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        if name.starts_with(LEAF.as_bytes()) || name.starts_with(GROUP.as_bytes()) {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
+}
+
+fn create(group: &Path) -> Result<(), String> {
+    std::fs::create_dir(group).map_err(|error| format!("{}: {error}", group.display()))
+}
+
+fn move_into(group: &Path, pid: i32) -> Result<(), String> {
+    write(&group.join("cgroup.procs"), &pid.to_string())
 }
 
 fn own_cgroup() -> Result<PathBuf, String> {
@@ -90,23 +240,6 @@ fn usable(own: &Path, controller: &str) -> Result<(), String> {
     }
     rustix::fs::access(own.join("cgroup.procs"), rustix::fs::Access::WRITE_OK)
         .map_err(|errno| format!("{}: {errno}", own.display()))
-}
-
-fn enter_at(own: &Path, plan: &[(&str, &str, String)]) -> Result<(), String> {
-    for (controller, _, _) in plan {
-        usable(own, controller)?;
-        let enabled = own.join("cgroup.subtree_control");
-        if !lists(&enabled, controller) {
-            write(&enabled, &format!("+{controller}"))?;
-        }
-    }
-    let pid = rustix::process::getpid().as_raw_nonzero();
-    let group = own.join(format!("quintet-{pid}"));
-    std::fs::create_dir(&group).map_err(|error| format!("{}: {error}", group.display()))?;
-    for (_, file, value) in plan {
-        write(&group.join(file), value)?;
-    }
-    write(&group.join("cgroup.procs"), &pid.to_string())
 }
 
 fn lists(file: &Path, controller: &str) -> bool {
@@ -155,5 +288,75 @@ mod tests {
         std::fs::write(dir.path().join("cgroup.procs"), "").unwrap();
         assert!(usable(dir.path(), "cpu").is_ok());
         assert!(usable(dir.path(), "memory").unwrap_err().contains("memory"));
+    }
+
+    /// The kernel's own rules, with whatever controller this machine has in its unified hierarchy:
+    /// the limits themselves need others, but what is refused in a group with processes is the same.
+    #[test]
+    fn a_group_with_processes_is_left_for_a_leaf_and_put_back() {
+        let hierarchy = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+        let Some((root, controller)) = hierarchy.into_iter().find_map(|root| {
+            let controllers = std::fs::read_to_string(root.join("cgroup.controllers")).ok()?;
+            Some((root, controllers.split_whitespace().next()?.to_owned()))
+        }) else {
+            eprintln!("skipped: no controller in a cgroup v2 hierarchy here");
+            return;
+        };
+        let pid = rustix::process::getpid().as_raw_pid();
+        let before = own_cgroup().unwrap();
+        let control = root.join("cgroup.subtree_control");
+        let had = lists(&control, &controller);
+        let own = root.join(format!("quintet-test-{pid}"));
+        if (!had && write(&control, &format!("+{controller}")).is_err()) || create(&own).is_err() {
+            eprintln!("skipped: groups can't be made in {}", root.display());
+            return;
+        }
+        // Another process stands for the worker.
+        let mut worker = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let worker_pid = i32::try_from(worker.id()).unwrap();
+        for member in [worker_pid, pid] {
+            move_into(&own, member).unwrap();
+        }
+        let plan = [(controller.as_str(), "cgroup.max.depth", "max".to_owned())];
+
+        // A stranger in the group is not moved, and everybody is back where they were.
+        let mut stranger = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let refused = Entered::at(&own, &plan, Some(worker_pid));
+        assert!(refused.is_err_and(|reason| reason.contains("other processes")));
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+        let members = std::fs::read_to_string(own.join("cgroup.procs")).unwrap();
+        assert_eq!(members.lines().count(), 2);
+
+        let entered = Entered::at(&own, &plan, Some(worker_pid)).unwrap();
+        assert_eq!(own_cgroup().unwrap(), entered.group);
+        assert!(lists(&own.join("cgroup.subtree_control"), &controller));
+        let leaf = entered.leaf.clone().unwrap();
+        // A helper that is started again by the worker finds the way from its leaf.
+        move_into(&leaf, pid).unwrap();
+        std::fs::remove_dir(&entered.group).unwrap();
+        let again = Entered::at(&leaf, &plan, Some(worker_pid)).unwrap();
+        assert_eq!((&again.base, &again.leaf), (&own, &None));
+
+        worker.kill().unwrap();
+        worker.wait().unwrap();
+        let entered = Entered {
+            leaf: Some(leaf),
+            enabled: vec![controller.clone()],
+            ..again
+        };
+        entered.leave().unwrap();
+        assert_eq!(own_cgroup().unwrap(), own);
+        move_into(&before, pid).unwrap();
+        std::fs::remove_dir(&own).unwrap();
+        if !had {
+            write(&control, &format!("-{controller}")).unwrap();
+        }
     }
 }

@@ -23,6 +23,10 @@ use super::{Feature, HelperSettings, IsolationConfig};
 /// How long a helper may take to confine itself.
 const START: Duration = Duration::from_secs(10);
 
+/// How long a cgroup may take to become empty, and how often that is tried.
+const REMOVE: Duration = Duration::from_secs(1);
+const REMOVE_AGAIN: Duration = Duration::from_millis(10);
+
 /// The longest reply of a helper.
 const MAX_REPLY: usize = 64 * 1024;
 
@@ -55,7 +59,9 @@ struct Helper {
     /// Reads its replies; ends with the helper.
     _reader: JoinSet<()>,
     /// Killed when dropped; it ends by itself when its socket closes.
-    _process: Child,
+    process: Child,
+    /// The cgroup that it and what it started are in.
+    group: Option<PathBuf>,
 }
 
 /// Short sections without an await, hence a plain mutex. `None` once the helper is gone.
@@ -83,6 +89,25 @@ impl IsolationClient {
         let (helper, features) = client.inner.launch().await?;
         *client.inner.helper.lock().await = Some(helper);
         Ok((client, features))
+    }
+
+    /// Ends the helper and removes the cgroup of its commands. What can't be removed, since a process
+    /// is still in it, is removed by the next helper there.
+    pub(crate) async fn close(&self) {
+        let Some(mut helper) = self.inner.helper.lock().await.take() else {
+            return;
+        };
+        // One that is gone needs no killing.
+        let _ = helper.process.kill().await;
+        let Some(group) = helper.group else { return };
+        let removed = async {
+            while std::fs::remove_dir(&group)
+                .is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+            {
+                tokio::time::sleep(REMOVE_AGAIN).await;
+            }
+        };
+        let _ = tokio::time::timeout(REMOVE, removed).await;
     }
 
     /// Starts a program with the given standard input, output and error.
@@ -153,7 +178,7 @@ impl Inner {
         give_back(process.id());
         let (mut reader, writer) = UnixStream::from_std(ours)?.into_split();
         let ready = tokio::time::timeout(START, read_reply(&mut reader)).await;
-        let Ok(Ok(Reply::Ready { features })) = ready else {
+        let Ok(Ok(Reply::Ready { features, group })) = ready else {
             return Err(io::Error::other(
                 "the isolation helper did not come up; is isolate-exec the right command?",
             ));
@@ -166,7 +191,8 @@ impl Inner {
             next: 0,
             waiting,
             _reader: replies,
-            _process: process,
+            process,
+            group,
         };
         Ok((helper, features))
     }

@@ -34,15 +34,14 @@ const DEVICES: &[&str] = &[
 const TARGET: ABI = ABI::V6;
 
 /// Confines the calling thread. It must be the only one of its process.
-pub(super) fn apply(config: &IsolationConfig, root: &Path) -> Vec<Feature> {
-    let mut features = Vec::new();
+pub(super) fn apply(config: &IsolationConfig, root: &Path) -> (Vec<Feature>, Option<PathBuf>) {
     // Before Landlock, which would forbid writing to the hierarchy.
-    features.extend(cgroup::enter(&config.limits));
+    let (mut features, group) = cgroup::enter(&config.limits);
     features.push(rlimits(&config.limits));
     if config.confine {
         features.extend(confine_thread(config, root));
     }
-    features
+    (features, group)
 }
 
 /// What this kernel gives, found by confining a thread that then ends.

@@ -56,13 +56,13 @@ fn serve(settings: &OsString) -> io::Result<()> {
         .and_then(|text| serde_json::from_str(text).ok())
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let socket = UnixStream::from(rustix::stdio::stdin().try_clone_to_owned()?);
-    let features = confine::apply(&settings.config, &settings.root);
+    let (features, group) = confine::apply(&settings.config, &settings.root);
     let mut server = Server {
         socket,
         helper: settings.config.helper,
         children: HashMap::new(),
     };
-    server.reply(&Reply::Ready { features })?;
+    server.reply(&Reply::Ready { features, group })?;
     let result = server.run();
     for running in server.children.values_mut() {
         running.kill();

@@ -47,6 +47,8 @@ pub(super) enum Reply {
     /// The first message: what is in force.
     Ready {
         features: Vec<Feature>,
+        /// The cgroup of its commands, which the worker removes: the helper is in it.
+        group: Option<PathBuf>,
     },
     Started {
         id: u64,

@@ -288,6 +288,9 @@ impl Inner {
         {
             tracing::warn!("some commands did not end in time");
         }
+        if let Spawner::Isolated(client) = &self.state.spawner {
+            client.close().await;
+        }
         result
     }
 
