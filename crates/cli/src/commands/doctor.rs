@@ -75,7 +75,7 @@ pub(crate) async fn run(context: &Context, args: &DoctorArgs) -> Result<ExitCode
         place::port(&context.home).await,
     ];
     checks.extend(kernel::checks().await);
-    checks.extend(isolation::checks());
+    checks.extend(isolation::checks(place::network(&context.home)));
     checks.extend(programs::checks().await);
     if args.json.json {
         context.output.json(&checks)?;

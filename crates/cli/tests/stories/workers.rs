@@ -583,6 +583,16 @@ async fn the_network_and_the_memory_of_commands_can_be_limited() {
         assert!(said.stderr.contains("memory exhausted"), "{}", said.stderr);
         exec(&machine, &[id, "--", "echo works"]).await.succeeds();
     }
+    let seccomp = async |machine: &Machine| {
+        let checks = machine.runs(&["doctor", "--json"]).await;
+        let checks: Value = serde_json::from_str(&checks.stdout).unwrap();
+        let mut checks = checks.as_array().unwrap().iter();
+        let found = checks.find(|it| it["check"] == "isolate seccomp").unwrap();
+        found["detail"].as_str().unwrap().to_owned()
+    };
+    // It speaks of what `local` really uses.
+    assert!(seccomp(&machine).await.contains("and the network"));
+    assert!(!seccomp(&Machine::fresh()).await.contains("network"));
     exec(&machine, &["free", "--", &connect]).await.succeeds();
     exec(&machine, &["free", "--", take]).await.succeeds();
 }

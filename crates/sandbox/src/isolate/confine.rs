@@ -44,15 +44,15 @@ pub(super) fn apply(config: &IsolationConfig, root: &Path) -> (Vec<Feature>, Opt
     (features, group)
 }
 
-/// What this kernel gives, found by confining a thread that then ends.
-pub fn probe() -> Vec<Feature> {
+/// What this kernel gives, with the network on or off, found by confining a thread that then ends.
+pub fn probe(network: Network) -> Vec<Feature> {
     let config = IsolationConfig {
         helper: super::HelperCommand {
             program: PathBuf::from("/proc/self/exe"),
             args: Vec::new(),
         },
         confine: true,
-        network: Network::Off,
+        network,
         read: Vec::new(),
         write: Vec::new(),
         limits: Limits::default(),
@@ -132,7 +132,7 @@ fn confine_thread(config: &IsolationConfig, root: &Path) -> Vec<Feature> {
         Err(errno) => Feature::missing("no_new_privs", errno.to_string(), "needs Linux 3.5"),
     };
     let landlock = match restrict(config, root) {
-        Ok(status) => describe(&status),
+        Ok(status) => describe(status.ruleset, status.landlock),
         Err(error) => Feature::missing(
             "landlock",
             error.to_string(),
@@ -182,18 +182,21 @@ fn restrict(config: &IsolationConfig, root: &Path) -> Result<RestrictionStatus, 
         .restrict_self()
 }
 
-fn describe(status: &RestrictionStatus) -> Feature {
-    let abi = match status.landlock {
+fn describe(ruleset: RulesetStatus, landlock: LandlockStatus) -> Feature {
+    let abi = match landlock {
         LandlockStatus::Available { effective_abi, .. } => format!("{effective_abi:?}"),
         LandlockStatus::NotEnabled => "not enabled at boot".to_owned(),
         LandlockStatus::NotImplemented => "not in this kernel".to_owned(),
     };
-    match status.ruleset {
+    match ruleset {
         RulesetStatus::FullyEnforced => Feature::given("landlock", format!("enforced, ABI {abi}")),
-        RulesetStatus::PartiallyEnforced => Feature::given(
-            "landlock",
-            format!("enforced in part: ABI {abi} lacks some rights"),
-        ),
+        RulesetStatus::PartiallyEnforced => Feature {
+            fix: "a newer kernel has them; Linux 6.12 has all".to_owned(),
+            ..Feature::given(
+                "landlock",
+                format!("enforced in part: ABI {abi} lacks some rights"),
+            )
+        },
         RulesetStatus::NotEnforced => Feature::missing(
             "landlock",
             abi,
@@ -232,4 +235,20 @@ fn rlimits(limits: &Limits) -> Feature {
         }
     }
     Feature::given("rlimits", format!("each process: {}", set.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_landlock_gives_in_part_is_said_with_what_would_give_the_rest() {
+        let given = |ruleset| describe(ruleset, LandlockStatus::NotImplemented);
+        let part = given(RulesetStatus::PartiallyEnforced);
+        assert!(part.available && part.detail.contains("in part") && !part.fix.is_empty());
+        let full = given(RulesetStatus::FullyEnforced);
+        assert!(full.available && full.fix.is_empty());
+        let none = given(RulesetStatus::NotEnforced);
+        assert!(!none.available && !none.fix.is_empty());
+    }
 }

@@ -110,7 +110,7 @@ pub struct Feature {
     pub available: bool,
     /// What exactly, or why not.
     pub detail: String,
-    /// What to do about it; empty where nothing is needed.
+    /// What to do about it, also where only a part is in force; empty where nothing is needed.
     pub fix: String,
 }
 

@@ -202,7 +202,8 @@ impl Inner {
                 let (client, features) = IsolationClient::start(isolation.clone(), root)
                     .await
                     .map_err(StartError::Isolation)?;
-                for feature in features.iter().filter(|feature| !feature.available) {
+                let lacking = |feature: &&Feature| !feature.available || !feature.fix.is_empty();
+                for feature in features.iter().filter(lacking) {
                     tracing::warn!(
                         feature = feature.name,
                         detail = feature.detail,
