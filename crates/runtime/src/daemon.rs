@@ -299,6 +299,13 @@ impl Daemon {
         let builtin_token = workers::tokens::mint(tls.as_ref().map(|tls| tls.fingerprint))
             .map_err(StartError::Secret)?;
         let workers = Workers::new(&db, &current.sandbox, &metrics, pinned, builtin_token);
+        let known = db.write(workers::known::load).await;
+        workers
+            .hub
+            .remember(known.map_err(|source| StartError::Database {
+                path: home.database(),
+                source,
+            })?);
         let builtin = match options.worker {
             Some(worker) => {
                 let dial = Dial {

@@ -663,6 +663,26 @@ async fn the_released_daemon_works_under_the_daemon() {
 }
 
 #[tokio::test]
+async fn a_worker_that_is_away_is_known_to_the_next_daemon() {
+    let machine = Machine::fresh();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    drop(worker(&machine, "w", &["--label", "kind=x"]).await);
+    row(&machine, "worker_offline", |data| data["worker"] == "w").await;
+    daemon.stops().await;
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let listed = machine.runs(&["workers", "--json"]).await.json();
+    let seen = ["id", "state", "protocol"].map(|key| listed[0][key].as_str().unwrap());
+    assert_eq!(seen, ["w", "offline", "sandd.v2"]);
+    assert_eq!(listed[0]["labels"]["kind"], "x");
+    let said = exec(&machine, &["w", "--", "true"]).await.fails(125);
+    assert!(said.contains("offline"), "{said}");
+    let _back = worker(&machine, "w", &[]).await;
+    back(&machine, "w").await;
+    let listed = machine.runs(&["workers", "--json"]).await.json();
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn everything_outlives_a_daemon_that_stops_in_order() {
     let machine = Machine::fresh();
     let daemon = machine.up_with(&["--no-worker"]).await;

@@ -10,6 +10,7 @@ const STEPS: &[&str] = &[
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
     include_str!("../channel/schema.sql"),
+    include_str!("schema_6.sql"),
 ];
 
 /// Brings the database to the newest format.

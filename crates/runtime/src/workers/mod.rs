@@ -11,6 +11,7 @@ mod audit;
 mod builtin;
 mod copy;
 mod jobs;
+pub(crate) mod known;
 mod running;
 pub(crate) mod tokens;
 

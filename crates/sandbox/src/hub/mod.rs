@@ -175,6 +175,12 @@ impl Hub {
         }
     }
 
+    /// Lists workers that an earlier hub knew, as offline, until they come back. At most as many as
+    /// are listed of those that go.
+    pub fn remember(&self, workers: impl IntoIterator<Item = WorkerInfo>) {
+        self.inner.registry().remember(workers);
+    }
+
     /// Changes when a worker is stale, from its next check on.
     pub fn set_liveness(&self, liveness: Liveness) {
         *lock(&self.inner.liveness) = liveness;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::conn::Conn;
 use crate::proto::{Load, Metadata};
@@ -11,7 +11,7 @@ use crate::proto::{Load, Metadata};
 const MAX_OFFLINE: usize = 1024;
 
 /// Whether a worker can be given work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerStatus {
     /// Connected and heard of.
@@ -23,7 +23,7 @@ pub enum WorkerStatus {
 }
 
 /// One worker, in the shape that `quintet workers --json` has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerInfo {
     /// Its name.
     pub id: String,
@@ -44,7 +44,7 @@ pub struct WorkerInfo {
     /// Commands and shells that this hub has on it.
     pub running: usize,
     /// How busy its machine is, when it has said so.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
 }
 
@@ -52,6 +52,8 @@ pub struct WorkerInfo {
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     workers: HashMap<String, Entry>,
+    /// Those of an earlier hub that have not come back.
+    remembered: HashMap<String, WorkerInfo>,
     departures: u64,
 }
 
@@ -65,6 +67,19 @@ struct Entry {
 }
 
 impl Registry {
+    /// Puts in what an earlier hub knew, as offline.
+    pub(super) fn remember(&mut self, workers: impl IntoIterator<Item = WorkerInfo>) {
+        for info in workers.into_iter().take(MAX_OFFLINE) {
+            let offline = WorkerInfo {
+                state: WorkerStatus::Offline,
+                running: 0,
+                load: None,
+                ..info
+            };
+            self.remembered.insert(offline.id.clone(), offline);
+        }
+    }
+
     /// Puts a connection in. Returns the older one that it replaces, if any.
     pub(super) fn register(&mut self, id: &str, metadata: Metadata, conn: &Conn) -> Option<Conn> {
         let entry = Entry {
@@ -73,6 +88,7 @@ impl Registry {
             conn: conn.clone(),
             departed: 0,
         };
+        self.remembered.remove(id);
         let former = self.workers.insert(id.to_owned(), entry)?;
         (former.status != WorkerStatus::Offline && former.conn.id() != conn.id())
             .then_some(former.conn)
@@ -112,7 +128,11 @@ impl Registry {
     }
 
     pub(super) fn status(&self, id: &str) -> Option<WorkerStatus> {
-        self.workers.get(id).map(|entry| entry.status)
+        let remembered = self.remembered.get(id).map(|info| info.state);
+        self.workers
+            .get(id)
+            .map(|entry| entry.status)
+            .or(remembered)
     }
 
     pub(super) fn conn(&self, id: &str) -> Option<&Conn> {
@@ -126,20 +146,23 @@ impl Registry {
     }
 
     pub(super) fn info(&self, id: &str) -> Option<WorkerInfo> {
-        self.workers.get(id).map(|entry| info(id, entry))
+        let now = self.workers.get(id).map(|entry| info(id, entry));
+        now.or_else(|| self.remembered.get(id).cloned())
     }
 
     /// All workers that carry all of `labels`, by name.
     pub(super) fn select(&self, labels: &BTreeMap<String, String>) -> Vec<WorkerInfo> {
-        let mut found: Vec<WorkerInfo> = self
-            .workers
-            .iter()
-            .filter(|(_, entry)| {
-                labels
-                    .iter()
-                    .all(|(key, value)| entry.metadata.labels.get(key) == Some(value))
-            })
+        let carries = |carried: &BTreeMap<String, String>| {
+            let mut labels = labels.iter();
+            labels.all(|(key, value)| carried.get(key) == Some(value))
+        };
+        let now = self.workers.iter();
+        let now = now.filter(|(_, entry)| carries(&entry.metadata.labels));
+        let before = self.remembered.values();
+        let before = before.filter(|info| carries(&info.labels)).cloned();
+        let mut found: Vec<WorkerInfo> = now
             .map(|(id, entry)| info(id, entry))
+            .chain(before)
             .collect();
         found.sort_by(|a, b| a.id.cmp(&b.id));
         found
