@@ -8,6 +8,7 @@ import {
   live,
   newSession,
   pair,
+  PHONE,
   say,
   test,
   watch,
@@ -142,8 +143,6 @@ test("without a network the page says so, and what is written goes out when it i
   await context.close();
   await daemon.stop();
 });
-
-const PHONE = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true };
 
 test("a phone over the daemon's TLS", async ({ browser }) => {
   // On an address of the network the daemon makes a certificate by itself.

@@ -11,6 +11,8 @@ import { Daemon } from "./daemon";
 
 export { expect } from "@playwright/test";
 
+export const PHONE = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true };
+
 interface TestFixtures {
   /** A page that is paired and live. */
   paired: Page;
@@ -115,4 +117,55 @@ export function answers(page: Page): Locator {
 export async function idle(page: Page, turns = 1): Promise<void> {
   await expect(page.getByTestId("turn-end")).toHaveCount(turns);
   await expect(page.getByTestId("working")).toHaveCount(0);
+}
+
+/** What a person can't see or press whole: parts that lie outside of their card, and controls that overlap. */
+export function outside(page: Page): Promise<string[]> {
+  return page.evaluate(() => {
+    const SLACK = 1;
+    const name = (node: Element): string =>
+      `${node.tagName.toLowerCase()} ${(node.textContent ?? "").trim().slice(0, 40)}`;
+    /** The boxes of a part, as far as what scrolls or cuts inside of the card lets them be seen. */
+    const boxes = (node: Element, card: Element): DOMRect[] => {
+      let seen = [...node.getClientRects()];
+      for (let up = node.parentElement; up !== null && up !== card; up = up.parentElement) {
+        if (getComputedStyle(up).overflowX === "visible") continue;
+        const edge = up.getBoundingClientRect();
+        seen = seen.map((box) => {
+          const left = Math.max(box.left, edge.left);
+          return new DOMRect(left, box.top, Math.min(box.right, edge.right) - left, box.height);
+        });
+      }
+      return seen.filter(({ width, height }) => width > 0 && height > 0);
+    };
+    const found: string[] = [];
+    for (const card of document.querySelectorAll(".card, [aria-label='Waiting for you'], dialog")) {
+      if (!card.checkVisibility()) continue;
+      const edge = card.getBoundingClientRect();
+      const scrolls = card.matches(".scroll");
+      for (const node of card.querySelectorAll("*:not(option):not(.sr-only)")) {
+        if (scrolls || !node.checkVisibility({ visibilityProperty: true })) continue;
+        const out = boxes(node, card).some(
+          ({ left, right }) => left < edge.left - SLACK || right > edge.right + SLACK,
+        );
+        if (out) found.push(`outside of its card: ${name(node)}`);
+      }
+      const controls = [...card.querySelectorAll("a, button, input, select, textarea")]
+        .filter((node) => node.checkVisibility({ visibilityProperty: true }))
+        .filter((node) => node.closest("label") === null);
+      for (const [i, one] of controls.entries()) {
+        for (const other of controls.slice(i + 1)) {
+          const over = boxes(one, card).some((a) =>
+            boxes(other, card).some(
+              (b) =>
+                Math.min(a.right, b.right) - Math.max(a.left, b.left) > SLACK &&
+                Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > SLACK,
+            ),
+          );
+          if (over) found.push(`over each other: ${name(one)}, ${name(other)}`);
+        }
+      }
+    }
+    return found;
+  });
 }

@@ -1,4 +1,5 @@
-import { answers, expect, idle, newSession, pair, test } from "./fixtures";
+import { Daemon } from "./daemon";
+import { answers, expect, idle, newSession, outside, pair, PHONE, test } from "./fixtures";
 
 test("a question is a card on every page, and its answer reaches the agent", async ({ paired }) => {
   await newSession(paired, { message: "ask" });
@@ -126,4 +127,34 @@ test("two browsers on one session see the same, and one answer is enough", async
   await paired.keyboard.press("Enter");
   await expect(answers(other).last()).toHaveText("You said: from the first");
   await context.close();
+});
+
+test("on a phone nothing lies outside of its card, however long a title is", async ({
+  browser,
+}) => {
+  const daemon = await Daemon.start();
+  const context = await browser.newContext(PHONE);
+  const page = await context.newPage();
+  await pair(page, daemon);
+  const path = "/home/user/projects/quintet/crates/runtime/src/channel/conversation.rs";
+  const session = await newSession(page, { message: `approve cat ${path}` });
+  await daemon.run("cron", "add", "0 9 * * *", "morning", String(session));
+  const waiting = page.getByRole("region", { name: "Waiting for you" });
+  await page.goto(`${daemon.url}/#/cron`);
+  await expect(page.getByRole("heading", { name: "morning" })).toBeVisible();
+  await expect(waiting.getByRole("link", { name: /approve cat/ })).toBeVisible();
+  expect(await outside(page)).toEqual([]);
+  // With a second one the header also has the way to it.
+  await page.goto(`${daemon.url}/#/`);
+  await newSession(page, { message: `ask ${path.replaceAll("/", "-")}` });
+  await expect(waiting.getByText(/^\d of 2$/)).toBeVisible();
+  for (const route of ["cron", "workers", "usage"]) {
+    await page.goto(`${daemon.url}/#/${route}`);
+    await expect(waiting.getByRole("link", { name: /approve cat/ })).toBeVisible();
+    expect(await outside(page), route).toEqual([]);
+  }
+  await context.close();
+  // Turns that wait for a person would be waited for.
+  await daemon.kill();
+  await daemon.stop();
 });
