@@ -1,5 +1,5 @@
 import { Daemon } from "./daemon";
-import { answers, expect, idle, newSession, outside, pair, PHONE, test } from "./fixtures";
+import { answers, expect, idle, newSession, outside, pair, PHONE, test, watch } from "./fixtures";
 
 test("a question is a card on every page, and its answer reaches the agent", async ({ paired }) => {
   await newSession(paired, { message: "ask" });
@@ -127,6 +127,58 @@ test("two browsers on one session see the same, and one answer is enough", async
   await paired.keyboard.press("Enter");
   await expect(answers(other).last()).toHaveText("You said: from the first");
   await context.close();
+});
+
+test("the card is about the session in view, and what one turns to stays", async ({ browser }) => {
+  const daemon = await Daemon.start();
+  const context = await browser.newContext();
+  const broken = watch(context, daemon);
+  const page = await context.newPage();
+  await pair(page, daemon);
+  const waiting = page.getByRole("region", { name: "Waiting for you" });
+  const asking = await newSession(page, { message: "ask" });
+  await expect(waiting.getByText("Which branch?")).toBeVisible();
+  await newSession(page, { message: "approve make install" });
+  await expect(waiting.getByText("2 of 2")).toBeVisible();
+  await expect(waiting.getByText("make install")).toBeVisible();
+  await page.goto(`${daemon.url}/#/s/${asking}`);
+  await expect(waiting.getByText("Which branch?")).toBeVisible();
+  await page.goto(`${daemon.url}/#/workers`);
+  await waiting.getByRole("button", { name: "Next" }).click();
+  await expect(waiting.getByText("make install").last()).toBeVisible();
+  await page.goto(`${daemon.url}/#/usage`);
+  await expect(waiting.getByText("make install").last()).toBeVisible();
+  expect(broken).toEqual([]);
+  await context.close();
+  // Turns that wait for a person would be waited for.
+  await daemon.kill();
+  await daemon.stop();
+});
+
+test("a card that comes in another's place takes no click that was meant for that one", async ({
+  browser,
+}) => {
+  const daemon = await Daemon.start();
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await pair(page, daemon);
+  const waiting = page.getByRole("region", { name: "Waiting for you" });
+  const content = waiting.locator(".content");
+  await newSession(page, { message: "approve the first" });
+  await expect(waiting.getByText("the first", { exact: true })).toBeVisible();
+  await expect(content).toHaveJSProperty("inert", false);
+  // Time stands still until the test lets it go on.
+  await page.clock.install();
+  await page.clock.pauseAt(Date.now() + 60_000);
+  await newSession(page, { message: "approve the second" });
+  await expect(waiting.getByText("the second", { exact: true })).toBeVisible();
+  await expect(content).toHaveJSProperty("inert", true);
+  await page.clock.runFor(1000);
+  await expect(content).toHaveJSProperty("inert", false);
+  await context.close();
+  // Turns that wait for a person would be waited for.
+  await daemon.kill();
+  await daemon.stop();
 });
 
 test("on a phone nothing lies outside of its card, however long a title is", async ({

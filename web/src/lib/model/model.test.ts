@@ -16,7 +16,7 @@ import {
   money,
   plural,
 } from "./format";
-import { Prompts } from "./prompts";
+import { Prompts, promptKey, shownAt } from "./prompts";
 import { formatRoute, pairingCode, parseRoute, type Route } from "./route";
 import { asRow } from "./rows";
 import {
@@ -106,6 +106,25 @@ describe("prompts", () => {
     const made = prompts(asked);
     made.replace([], [{ id: 9, session: 4, questions: [{ question: "?" }], at: "x" }], made.mark());
     expect(made.open).toMatchObject([{ type: "ask", id: 9, session: 4 }]);
+  });
+
+  it("show the one of the session in view, then the oldest, and keep what was turned to", () => {
+    const open = [1, 2, 3].map((session) => ({
+      type: "ask" as const,
+      id: session * 10,
+      session,
+      questions: [],
+      at: "",
+    }));
+    expect(shownAt(open, null, null)).toBe(0);
+    expect(shownAt(open, null, 2)).toBe(1);
+    expect(shownAt(open, null, 9)).toBe(0);
+    const chosen = { key: promptKey(open[2]!), session: 2 };
+    expect(shownAt(open, chosen, 2)).toBe(2);
+    // Elsewhere, and when it is over, it holds no longer.
+    expect(shownAt(open, chosen, 1)).toBe(0);
+    expect(shownAt(open.slice(0, 2), chosen, 2)).toBe(1);
+    expect(shownAt([], chosen, 2)).toBe(0);
   });
 });
 

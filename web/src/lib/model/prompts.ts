@@ -28,6 +28,30 @@ export function promptKey(prompt: Prompt): string {
   return `${prompt.type}-${prompt.id}`;
 }
 
+/** What the person turned to, and the session that was in view then (null: none). */
+export interface Chosen {
+  key: string;
+  session: number | null;
+}
+
+/**
+ * Which of the open prompts the card shows: the one chosen here, else that of the session in view,
+ * else the oldest. A choice ends when the person goes elsewhere.
+ */
+export function shownAt(
+  prompts: readonly Prompt[],
+  chosen: Chosen | null,
+  session: number | null,
+): number {
+  const kept = chosen?.session === session ? chosen.key : "";
+  const picked = prompts.findIndex((prompt) => promptKey(prompt) === kept);
+  if (picked !== -1) return picked;
+  return Math.max(
+    0,
+    prompts.findIndex((prompt) => prompt.session === session),
+  );
+}
+
 /** The open prompts, oldest first. */
 export class Prompts {
   #open = new Map<string, Prompt>();

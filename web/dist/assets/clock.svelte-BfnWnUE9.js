@@ -1,1 +1,0 @@
-import{J as e}from"./Icon-C8qdvnIj.js";var t=new class{#e=e(e=>{let t=setInterval(()=>{document.hidden||e()},1e3);return()=>clearInterval(t)});get now(){return this.#e(),Date.now()}};export{t};
