@@ -1,3 +1,4 @@
+import type { Page } from "@playwright/test";
 import { Daemon } from "./daemon";
 import { connection, expect, pair, test, watch } from "./fixtures";
 
@@ -22,15 +23,19 @@ test("a person types the code and is in", async ({ page, daemon }) => {
   await expect(connection(page)).toHaveText(/Live/);
 });
 
-test("words that differ end the pairing here, and the person is told what to do there", async ({
+test("words that differ end the pairing here and there, and the person is told to look", async ({
   page,
   daemon,
 }) => {
+  const before = await daemon.json<Device[]>("devices");
   await page.goto((await daemon.pair()).url);
   const dialog = page.getByRole("dialog", { name: "This browser is paired" });
   await expect(dialog).toContainText("quintet devices revoke");
+  expect(await daemon.json<Device[]>("devices")).toHaveLength(before.length + 1);
   await dialog.getByRole("button", { name: "They differ" }).click();
   await expect(page.getByLabel("Code")).toBeVisible();
+  await expect(page.getByRole("status")).toContainText("quintet devices");
+  expect(await daemon.json<Device[]>("devices")).toHaveLength(before.length);
   await page.reload();
   await expect(page.getByLabel("Code")).toBeVisible();
 });
@@ -99,11 +104,43 @@ test("a revoked device is out at once and keeps nothing", async ({ browser, daem
   await context.close();
 });
 
-test("unpairing removes what is kept here", async ({ paired }) => {
-  await paired.goto(`${paired.url().split("#")[0]}#/settings`);
-  await paired.getByRole("button", { name: "Unpair…" }).click();
-  await paired.getByRole("button", { name: /Unpair and delete/ }).click();
+test("unpairing ends the device at the daemon and removes what is kept here", async ({
+  paired,
+  daemon,
+}) => {
+  const before = await daemon.json<Device[]>("devices");
+  await unpair(paired);
   await expect(paired.getByLabel("Code")).toBeVisible();
+  await expect(paired.getByRole("status")).toHaveCount(0);
+  expect(await daemon.json<Device[]>("devices")).toHaveLength(before.length - 1);
   await paired.reload();
   await expect(paired.getByLabel("Code")).toBeVisible();
 });
+
+test("unpairing while the daemon is away says that it still lists the device", async ({
+  browser,
+}) => {
+  const daemon = await Daemon.start();
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await pair(page, daemon);
+  const [mine] = await daemon.json<Device[]>("devices");
+  await page.goto(`${daemon.url}/#/settings`);
+  await expect(page.getByRole("button", { name: "Unpair…" })).toBeVisible();
+  await daemon.kill();
+  await expect(connection(page)).toHaveText(/Reconnecting/);
+  await unpair(page);
+  await expect(page.getByLabel("Code")).toBeVisible();
+  await expect(page.getByRole("status")).toContainText(`quintet devices revoke ${mine?.id}`);
+  await daemon.up();
+  await daemon.run("devices", "revoke", mine?.id ?? "");
+  expect(await daemon.json<Device[]>("devices")).toEqual([]);
+  await context.close();
+  await daemon.stop();
+});
+
+async function unpair(page: Page): Promise<void> {
+  await page.goto(`${page.url().split("#")[0]}#/settings`);
+  await page.getByRole("button", { name: "Unpair…" }).click();
+  await page.getByRole("button", { name: /Unpair and delete/ }).click();
+}

@@ -56,8 +56,10 @@ export class MemoryChannel {
     this.become({ kind: "live" });
   }
 
-  async forget(): Promise<void> {
+  async forget(): Promise<boolean> {
+    const ended = this.state.kind === "live";
     this.become({ kind: "unpaired" });
+    return ended;
   }
 
   async request(op: Op, args: Record<string, unknown>): Promise<unknown> {

@@ -271,6 +271,21 @@ describe("the app", () => {
     await vi.waitFor(async () => expect(await shelf.rows(1)).toEqual([]));
     expect(app.sessions).toEqual([]);
   });
+
+  it("says what is left to do when it left without the daemon's word, or can't trust it", async () => {
+    const memory = new MemoryChannel();
+    const app = new App(memory.channel, shelf);
+    await app.start();
+    await app.leave("unpaired");
+    expect(app.left).toBeNull();
+    memory.become({ kind: "live" });
+    await app.leave("words differ");
+    expect(app.left).toEqual({ why: "words differ", id: "d" });
+    memory.become({ kind: "reconnecting", at: 0, attempt: 1 });
+    expect(app.left).toBeNull();
+    await app.leave("unpaired");
+    expect(app.left).toEqual({ why: "unpaired", id: "d" });
+  });
 });
 
 describe("a resource", () => {

@@ -45,14 +45,19 @@ beforeEach(async () => {
       }
     },
   );
-  await new IdentityVault(store).save({
+  await save();
+});
+
+/** As if this browser had been paired. */
+function save(): Promise<void> {
+  return new IdentityVault(store).save({
     keys: { kind: "noble", secret: new Uint8Array(32).fill(3) },
     daemon: daemonKeys.publicKey,
     deviceId: "x",
     name: "phone",
     checkWords: ["a", "b", "c", "d"],
   });
-});
+}
 
 afterEach(() => {
   vi.unstubAllGlobals();
@@ -133,6 +138,46 @@ describe("the connection", () => {
     expect(await becomes(client, "unpaired")).toEqual({ kind: "unpaired", reason: "revoked" });
     expect(await new IdentityVault(store).load()).toBeNull();
     expect(client.device).toBeNull();
+  });
+
+  it("ends its device at the daemon when it leaves, and says whether it could", async () => {
+    const asked: unknown[] = [];
+    let answer: (id: number, connection: FakeConnection) => void;
+    onRequest = ({ id, op, args }, connection) => {
+      asked.push([op, args]);
+      answer(id, connection);
+    };
+    const leaves = async (): Promise<unknown[]> => {
+      const client = await started();
+      const states: ConnectionState[] = [];
+      client.onState((state) => states.push(state));
+      const ended = await client.forget();
+      expect(states.slice(1)).toEqual([{ kind: "unpaired" }]);
+      expect(await new IdentityVault(store).load()).toBeNull();
+      return [ended, ...asked.splice(0)];
+    };
+    const told = ["devices.revoke", { id: "x" }];
+    answer = (id, connection) => connection.say({ id, ok: {} });
+    expect(await leaves()).toEqual([true, told]);
+
+    // The daemon hangs up on whom it revokes, perhaps before it has answered.
+    await save();
+    answer = (_, connection) => {
+      connection.say({ error: { code: "unauthorized", message: "revoked" } });
+      connection.close();
+    };
+    expect(await leaves()).toEqual([true, told]);
+
+    await save();
+    answer = (_, connection) => connection.close();
+    expect(await leaves()).toEqual([false, told]);
+
+    await save();
+    accepting = false;
+    const client = new ChannelClient("ws://daemon/ws", store);
+    await client.start();
+    expect([await client.forget(), ...asked]).toEqual([false]);
+    expect(await new IdentityVault(store).load()).toBeNull();
   });
 });
 

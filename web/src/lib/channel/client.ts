@@ -24,6 +24,9 @@ import type {
 } from "./types";
 import { IdentityVault, type StoredIdentity } from "./vault";
 
+/** How long a browser that leaves waits for the daemon's word. */
+const REVOKE_MS = 5000;
+
 /** Requests that change nothing and can be asked again on the next connection. */
 const READS: ReadonlySet<string> = new Set<Op>([
   "hello",
@@ -131,9 +134,16 @@ export class ChannelClient implements Channel {
     this.#become({ kind: "offline", reason: "Switched off." });
   }
 
-  async forget(): Promise<void> {
+  async forget(): Promise<boolean> {
+    const { device } = this;
+    const link = this.#state.kind === "live" ? this.#link : null;
+    // From here on the link's end is no loss, and no news either.
+    this.#link = null;
     this.#newEra();
+    const ended = link !== null && device !== null && (await revoke(link, device.id));
+    link?.close();
     await this.#unpair();
+    return ended;
   }
 
   async request<K extends Op>(
@@ -379,6 +389,17 @@ export class ChannelClient implements Channel {
     this.#changed.resolve();
     this.#changed = deferred();
     for (const listener of this.#listeners) listener(state);
+  }
+}
+
+/** Ends a device at the daemon; whether the daemon said that it did. */
+async function revoke(link: Link, id: string): Promise<boolean> {
+  try {
+    await link.request("devices.revoke", { id }, { signal: AbortSignal.timeout(REVOKE_MS) });
+    return true;
+  } catch (error) {
+    // The connections of a revoked device end, perhaps before the answer is out.
+    return isLost(error) && (await link.ended).revoked;
   }
 }
 

@@ -397,8 +397,11 @@ export interface Channel {
   retryNow(): void
   /** Closes and stays closed until `retryNow` or a new page. */
   disconnect(): void
-  /** Removes the key and everything this client stored in the browser. */
-  forget(): Promise<void>
+  /**
+   * Ends this device at the daemon, where that can be asked now, and removes the key and everything
+   * this client stored in the browser. Whether the daemon said that it ended it.
+   */
+  forget(): Promise<boolean>
 
   /**
    * Asks once. While reconnecting it waits for the connection; a reading

@@ -35,6 +35,8 @@ export class App {
   connection = $state.raw<ConnectionState>({ kind: "connecting" });
   device = $state.raw<Device | null>(null);
   hello = $state.raw<Hello | null>(null);
+  /** How this browser left, as long as something is left to do for the person. */
+  left = $state.raw<{ why: "unpaired" | "words differ"; id: string } | null>(null);
   /** Whether the stored key was looked for: before, it is not known which page to show. */
   started = $state(false);
   sessions = $state.raw<readonly Session[]>([]);
@@ -121,9 +123,12 @@ export class App {
     this.prompts = this.#prompts.open;
   }
 
-  /** Leaves this daemon: keys and everything that was kept are removed. */
-  async forget(): Promise<void> {
-    await this.channel.forget();
+  /** Leaves this daemon: it ends this device, and keys and everything that was kept are removed. */
+  async leave(why: "unpaired" | "words differ"): Promise<void> {
+    const id = this.device?.id ?? "";
+    const ended = await this.channel.forget();
+    // Whoever has other words may be somebody between, whose word that the device ended is worth nothing.
+    this.left = why === "words differ" || !ended ? { why, id } : null;
     await this.#reset();
   }
 
@@ -153,6 +158,7 @@ export class App {
       if (state.reason === "revoked") void this.#reset();
       return;
     }
+    this.left = null;
     if (state.kind !== "live" || was === "live") return;
     void this.outbox.restore();
     if (this.#following === null) void this.#follow();
