@@ -1,5 +1,5 @@
 import { readFileSync } from "node:fs";
-import { expect, idle, newSession, say, test } from "./fixtures";
+import { expect, idle, newSession, PHONE, say, test } from "./fixtures";
 
 test("files: tree, versions, side by side, restore with a preview, download", async ({
   paired,
@@ -25,9 +25,17 @@ test("files: tree, versions, side by side, restore with a preview, download", as
   expect(readFileSync(await saved.path(), "utf8")).toBe("one\n2\nthree\n");
 
   await file.getByText("Changes").click();
-  await expect(
-    file.getByRole("row").filter({ hasText: "two" }).filter({ hasText: "2" }).first(),
-  ).toBeVisible();
+  // What was and what is, beside each other: number and text, number and text.
+  const rows = file.getByRole("group", { name: "Changes of notes.txt" }).getByRole("row");
+  await expect(rows).toHaveCount(4);
+  await expect(rows.nth(1).getByRole("cell")).toHaveText(["1", "one", "1", "one"]);
+  await expect(rows.nth(2).getByRole("cell")).toHaveText(["2", "two", "2", "2"]);
+  await expect(rows.nth(3).getByRole("cell")).toHaveText(["3", "three", "3", "three"]);
+  await expect(file.locator("mark")).toHaveText(["two", "2"]);
+  await paired.setViewportSize(PHONE.viewport);
+  // A phone has no room for two: sign and text, below each other.
+  await expect(rows.filter({ hasText: "two" }).getByRole("cell")).toHaveText(["2", "−", "two"]);
+  await paired.setViewportSize({ width: 1280, height: 820 });
 
   const slider = paired.getByRole("slider", { name: "Version" });
   await slider.press("ArrowLeft");
