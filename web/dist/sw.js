@@ -1,5 +1,6 @@
 /**
- * The service worker: the page opens without the daemon, to read what was seen.
+ * The service worker: the page opens without the daemon, to read what was seen, and a click on a
+ * notification leads to what waits.
  *
  * It keeps the page's own files and nothing else. Conversations are not here: they come over the
  * encrypted channel, and the page keeps them sealed in IndexedDB. SHELL and VERSION are put in by the
@@ -7,8 +8,8 @@
  */
 
 /** @type {string[]} */
-const SHELL = JSON.parse("[\"/\",\"/assets/Connection-ChpuVHtG.js\",\"/assets/Connection-Cxeu3gcO.css\",\"/assets/CronPage-C-gqFE-p.css\",\"/assets/CronPage-DtrE3cMe.js\",\"/assets/DevicesPage-Ba78UWpv.css\",\"/assets/DevicesPage-CwkZdwO5.js\",\"/assets/Dialog-BJ3CvOJx.css\",\"/assets/Dialog-DdZd9Gsp.js\",\"/assets/DiffView-CVh445uB.js\",\"/assets/DiffView-HT45uMoD.css\",\"/assets/EmptyState-Ccgzle9Q.css\",\"/assets/EmptyState-DG1n4eGF.js\",\"/assets/Icon-BpnehyGw.js\",\"/assets/Icon-MvzS7mkx.css\",\"/assets/Page-B1T41r6W.js\",\"/assets/Page-B8-Wy6Te.css\",\"/assets/Segmented-BNduQt3E.css\",\"/assets/Segmented-CF1_PDN_.js\",\"/assets/SettingsPage-CsamWAYx.css\",\"/assets/SettingsPage-jnaEjC5G.js\",\"/assets/Trouble-DKFVsVTR.css\",\"/assets/Trouble-b8O6g6zL.js\",\"/assets/UsagePage-BzMAaPta.js\",\"/assets/UsagePage-DHZCEN6Q.css\",\"/assets/WorkersPage-BWBowKlC.css\",\"/assets/WorkersPage-DzK2yKiF.js\",\"/assets/WorkspacePage-BSYmovPd.css\",\"/assets/WorkspacePage-CACDIixu.js\",\"/assets/bash-BqpFWvKu.js\",\"/assets/c-DBVbJFpC.js\",\"/assets/clock.svelte-7Fe50tF-.js\",\"/assets/core-PxJAoCJq.js\",\"/assets/cpp-N2d8M7Nc.js\",\"/assets/css-D8M8GYaw.js\",\"/assets/diff-BhdZizse.js\",\"/assets/go-CYstVVJV.js\",\"/assets/index-ChI3jLM2.css\",\"/assets/index-TfsyGjkk.js\",\"/assets/ini-B1CroMsf.js\",\"/assets/java-Dde-Wnb4.js\",\"/assets/javascript-DMgQAH-8.js\",\"/assets/json-PmyKWHmm.js\",\"/assets/markdown-D6FrnlqJ.js\",\"/assets/preload-helper-DygEbaNj.js\",\"/assets/python-gHmu6VPG.js\",\"/assets/ruby-BGpZ3p4_.js\",\"/assets/rust-BIKPVoi6.js\",\"/assets/sql-DWRKyvJ-.js\",\"/assets/typescript-Da0fK7fQ.js\",\"/assets/xml-COl5yFSC.js\",\"/assets/yaml-DjOhhVLG.js\",\"/icon-192.png\",\"/icon-512.png\",\"/icon-maskable-512.png\",\"/icon.svg\",\"/manifest.webmanifest\"]");
-const CACHE = "quintet-35f4562b588d18e2";
+const SHELL = JSON.parse("[\"/\",\"/assets/Connection-ChpuVHtG.js\",\"/assets/Connection-Cxeu3gcO.css\",\"/assets/CronPage-C-gqFE-p.css\",\"/assets/CronPage-DtrE3cMe.js\",\"/assets/DevicesPage-Ba78UWpv.css\",\"/assets/DevicesPage-CwkZdwO5.js\",\"/assets/Dialog-BJ3CvOJx.css\",\"/assets/Dialog-DdZd9Gsp.js\",\"/assets/DiffView-CVh445uB.js\",\"/assets/DiffView-HT45uMoD.css\",\"/assets/EmptyState-Ccgzle9Q.css\",\"/assets/EmptyState-DG1n4eGF.js\",\"/assets/Icon-BpnehyGw.js\",\"/assets/Icon-MvzS7mkx.css\",\"/assets/Page-B1T41r6W.js\",\"/assets/Page-B8-Wy6Te.css\",\"/assets/Segmented-BNduQt3E.css\",\"/assets/Segmented-CF1_PDN_.js\",\"/assets/SettingsPage-CsamWAYx.css\",\"/assets/SettingsPage-jnaEjC5G.js\",\"/assets/Trouble-DKFVsVTR.css\",\"/assets/Trouble-b8O6g6zL.js\",\"/assets/UsagePage-BzMAaPta.js\",\"/assets/UsagePage-DHZCEN6Q.css\",\"/assets/WorkersPage-BWBowKlC.css\",\"/assets/WorkersPage-DzK2yKiF.js\",\"/assets/WorkspacePage-BSYmovPd.css\",\"/assets/WorkspacePage-CACDIixu.js\",\"/assets/bash-BqpFWvKu.js\",\"/assets/c-DBVbJFpC.js\",\"/assets/clock.svelte-7Fe50tF-.js\",\"/assets/core-PxJAoCJq.js\",\"/assets/cpp-N2d8M7Nc.js\",\"/assets/css-D8M8GYaw.js\",\"/assets/diff-BhdZizse.js\",\"/assets/go-CYstVVJV.js\",\"/assets/index-ChI3jLM2.css\",\"/assets/index-EnKlonXv.js\",\"/assets/ini-B1CroMsf.js\",\"/assets/java-Dde-Wnb4.js\",\"/assets/javascript-DMgQAH-8.js\",\"/assets/json-PmyKWHmm.js\",\"/assets/markdown-D6FrnlqJ.js\",\"/assets/preload-helper-DygEbaNj.js\",\"/assets/python-gHmu6VPG.js\",\"/assets/ruby-BGpZ3p4_.js\",\"/assets/rust-BIKPVoi6.js\",\"/assets/sql-DWRKyvJ-.js\",\"/assets/typescript-Da0fK7fQ.js\",\"/assets/xml-COl5yFSC.js\",\"/assets/yaml-DjOhhVLG.js\",\"/icon-192.png\",\"/icon-512.png\",\"/icon-maskable-512.png\",\"/icon.svg\",\"/manifest.webmanifest\"]");
+const CACHE = "quintet-fcdf8c2201b82400";
 
 const worker = /** @type {ServiceWorkerGlobalScope} */ (/** @type {unknown} */ (self));
 
@@ -46,6 +47,29 @@ worker.addEventListener("fetch", (event) => {
     event.respondWith(fetch(request).catch(() => kept(url.pathname)));
   }
 });
+
+worker.addEventListener("notificationclick", (event) => {
+  event.notification.close();
+  event.waitUntil(lead(event.notification.data.fragment));
+});
+
+/**
+ * Brings the page to the front and to what waits; opens it when there is none.
+ *
+ * @param {string} fragment
+ * @returns {Promise<void>}
+ */
+async function lead(fragment) {
+  const [page] = await worker.clients.matchAll({ type: "window" });
+  if (page === undefined) {
+    await worker.clients.openWindow(`/${fragment}`);
+    return;
+  }
+  // Told and not navigated: what is being written in it stays.
+  // oxlint-disable-next-line unicorn/require-post-message-target-origin -- that is a window's; this has none
+  page.postMessage({ fragment });
+  await page.focus();
+}
 
 /**
  * @param {string} path

@@ -19,4 +19,8 @@ void app.start().catch((error: unknown) => app.report(error));
 if ("serviceWorker" in navigator && isSecureContext && import.meta.env.PROD) {
   // Without it the page works, only not offline.
   void navigator.serviceWorker.register("/sw.js").catch(() => undefined);
+  // A notification was clicked.
+  navigator.serviceWorker.addEventListener("message", ({ data }) => {
+    if (typeof data?.fragment === "string") location.hash = data.fragment;
+  });
 }

@@ -1,5 +1,6 @@
 /**
- * The service worker: the page opens without the daemon, to read what was seen.
+ * The service worker: the page opens without the daemon, to read what was seen, and a click on a
+ * notification leads to what waits.
  *
  * It keeps the page's own files and nothing else. Conversations are not here: they come over the
  * encrypted channel, and the page keeps them sealed in IndexedDB. SHELL and VERSION are put in by the
@@ -46,6 +47,29 @@ worker.addEventListener("fetch", (event) => {
     event.respondWith(fetch(request).catch(() => kept(url.pathname)));
   }
 });
+
+worker.addEventListener("notificationclick", (event) => {
+  event.notification.close();
+  event.waitUntil(lead(event.notification.data.fragment));
+});
+
+/**
+ * Brings the page to the front and to what waits; opens it when there is none.
+ *
+ * @param {string} fragment
+ * @returns {Promise<void>}
+ */
+async function lead(fragment) {
+  const [page] = await worker.clients.matchAll({ type: "window" });
+  if (page === undefined) {
+    await worker.clients.openWindow(`/${fragment}`);
+    return;
+  }
+  // Told and not navigated: what is being written in it stays.
+  // oxlint-disable-next-line unicorn/require-post-message-target-origin -- that is a window's; this has none
+  page.postMessage({ fragment });
+  await page.focus();
+}
 
 /**
  * @param {string} path

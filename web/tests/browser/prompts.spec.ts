@@ -210,3 +210,45 @@ test("on a phone nothing lies outside of its card, however long a title is", asy
   await daemon.kill();
   await daemon.stop();
 });
+
+test("a notification comes from the service worker, and a click on it leads to what waits", async ({
+  browser,
+}) => {
+  const daemon = await Daemon.start();
+  const context = await browser.newContext({ permissions: ["notifications"] });
+  const page = await context.newPage();
+  await pair(page, daemon);
+  await page.waitForFunction(() => navigator.serviceWorker.controller !== null);
+  await page.goto(`${daemon.url}/#/settings`);
+  await page.getByRole("switch", { name: /Notify me/ }).check();
+  const asking = await newSession(page, { message: "hello" });
+  await idle(page);
+  await page.goto(`${daemon.url}/#/workers`);
+  // Behind another tab, as the page would be told.
+  await page.evaluate(() => Object.defineProperty(document, "hidden", { get: () => true }));
+  daemon.begin("send", "--session", String(asking), "tester", "ask");
+  const told = () =>
+    page.evaluate(async () => {
+      const registration = await navigator.serviceWorker.ready;
+      return (await registration.getNotifications()).map(({ title }) => title);
+    });
+  await expect.poll(told).toEqual(["A question for you"]);
+  const [worker] = context.serviceWorkers();
+  await worker?.evaluate(async () => {
+    const scope = self as unknown as {
+      registration: ServiceWorkerRegistration;
+      NotificationEvent: new (type: string, init: { notification?: Notification }) => Event;
+      dispatchEvent: (event: Event) => boolean;
+    };
+    const [notification] = await scope.registration.getNotifications();
+    scope.dispatchEvent(
+      new scope.NotificationEvent("notificationclick", { ...(notification && { notification }) }),
+    );
+  });
+  await page.waitForURL(new RegExp(`#/s/${asking}$`));
+  await expect.poll(told).toEqual([]);
+  await context.close();
+  // Turns that wait for a person would be waited for.
+  await daemon.kill();
+  await daemon.stop();
+});

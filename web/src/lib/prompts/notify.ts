@@ -17,14 +17,26 @@ export function notify(prompt: Prompt | undefined, wanted: boolean, count: numbe
   if (Notification.permission !== "granted") return;
   // Only that something waits: the text of a notification lies outside of the encryption.
   const title = prompt.type === "ask" ? "A question for you" : "Approval needed";
+  void show(title, last, `#/s/${prompt.session}`);
+}
+
+/** By the service worker, which alone may on Android; without one, by the page. */
+async function show(title: string, tag: string, fragment: string): Promise<void> {
+  const options = { tag, icon: "/icon-192.png", data: { fragment } };
+  const registration = await navigator.serviceWorker?.getRegistration().catch(() => undefined);
+  if (registration?.active) {
+    // A click on it comes to the service worker (src/sw/sw.js).
+    await registration.showNotification(title, options);
+    return;
+  }
   try {
-    const shown = new Notification(title, { tag: last, icon: "/icon-192.png" });
+    const shown = new Notification(title, options);
     shown.addEventListener("click", () => {
       window.focus();
-      location.hash = `#/s/${prompt.session}`;
+      location.hash = fragment;
       shown.close();
     });
   } catch {
-    // Android wants notifications from the service worker only; the badge has to do.
+    // Android without a service worker: the badge has to do.
   }
 }
