@@ -16,11 +16,8 @@ app.settings.apply();
 mount(Root, { target, props: { app } });
 void app.start().catch((error: unknown) => app.report(error));
 
-if ("serviceWorker" in navigator && isSecureContext && import.meta.env.PROD) {
-  // Without it the page works, only not offline.
-  void navigator.serviceWorker.register("/sw.js").catch(() => undefined);
-  // A notification was clicked.
-  navigator.serviceWorker.addEventListener("message", ({ data }) => {
-    if (typeof data?.fragment === "string") location.hash = data.fragment;
-  });
-}
+if (import.meta.env.PROD) void app.offline.keep();
+// A notification was clicked.
+navigator.serviceWorker?.addEventListener("message", ({ data }) => {
+  if (typeof data?.fragment === "string") location.hash = data.fragment;
+});

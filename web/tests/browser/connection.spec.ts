@@ -86,6 +86,10 @@ test("what was seen is readable without the daemon, and an unsent message is kep
     )
     .toBe(1);
   await expect.poll(() => stored(page)).toContain("rows/1");
+  const before = page.url();
+  await page.goto(`${url}/#/settings`);
+  await expect(page.getByText(/open without the daemon/)).toBeVisible();
+  await page.goto(before);
   await daemon.kill();
   await page.reload();
   await expect(answers(page)).toHaveText("You said: remember this");
@@ -160,6 +164,23 @@ test("a phone over the daemon's TLS", async ({ browser }) => {
   await expect(answers(page)).toHaveText("You said: from the sofa");
   await page.reload();
   await expect(answers(page)).toHaveText("You said: from the sofa");
+  await context.close();
+  await daemon.stop();
+});
+
+test("over a certificate that is only let through nothing is kept offline, and Settings say so", async ({
+  browser,
+}) => {
+  const daemon = await Daemon.start(networkAddress() ?? "0.0.0.0");
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  const { url } = await daemon.pair();
+  await expect(page.goto(url)).rejects.toThrow(/CERT/);
+  // What a person does by "Advanced" and "Proceed".
+  await page.keyboard.type("thisisunsafe");
+  await page.getByRole("button", { name: "They match" }).click();
+  await page.goto(`${page.url().split("#")[0]}#/settings`);
+  await expect(page.getByText(/does not trust the daemon's certificate/)).toBeVisible();
   await context.close();
   await daemon.stop();
 });

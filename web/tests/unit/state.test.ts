@@ -3,6 +3,7 @@ import "fake-indexeddb/auto";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { App } from "../../src/lib/state/app.svelte";
 import { Conversation } from "../../src/lib/state/conversation.svelte";
+import { OfflinePage } from "../../src/lib/state/offline.svelte";
 import { Outbox } from "../../src/lib/state/outbox.svelte";
 import { Resource } from "../../src/lib/state/resource.svelte";
 import { Shelf } from "../../src/lib/state/shelf";
@@ -285,6 +286,31 @@ describe("the app", () => {
     expect(app.left).toBeNull();
     await app.leave("unpaired");
     expect(app.left).toEqual({ why: "unpaired", id: "d" });
+  });
+});
+
+describe("the page offline", () => {
+  const kept = async (serviceWorker: unknown, isSecureContext = true): Promise<string> => {
+    vi.stubGlobal("isSecureContext", isSecureContext);
+    vi.stubGlobal("navigator", serviceWorker === undefined ? {} : { serviceWorker });
+    const offline = new OfflinePage();
+    expect(offline.state).toBe("starting");
+    await offline.keep();
+    return offline.state;
+  };
+  const refusing = (name: string, controller: unknown = null) => ({
+    controller,
+    register: () => Promise.reject(new DOMException("no", name)),
+  });
+
+  it("is what the browser made of it, and not what was hoped for", async () => {
+    const register = () => Promise.resolve({});
+    expect(await kept({ controller: null, register, ready: Promise.resolve({}) })).toBe("ready");
+    expect(await kept(refusing("SecurityError"))).toBe("untrusted");
+    expect(await kept(refusing("NotSupportedError"))).toBe("refused");
+    expect(await kept(refusing("SecurityError", {}))).toBe("ready");
+    expect(await kept(undefined)).toBe("refused");
+    expect(await kept(undefined, false)).toBe("insecure");
   });
 });
 

@@ -7,6 +7,7 @@ import { Prompts, type Prompt } from "../model/prompts";
 import { asRow, type Row } from "../model/rows";
 import { applyToSessions, mergeListing, type Session } from "../model/sessions";
 import { Conversation } from "./conversation.svelte";
+import { OfflinePage } from "./offline.svelte";
 import { Outbox } from "./outbox.svelte";
 import { Router } from "./router.svelte";
 import { Settings } from "./settings.svelte";
@@ -29,6 +30,7 @@ export class App {
   readonly router = new Router();
   readonly settings = new Settings();
   readonly toasts = new Toasts();
+  readonly offline = new OfflinePage();
   readonly outbox: Outbox;
   readonly shelf: Shelf;
 
