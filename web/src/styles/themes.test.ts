@@ -4,6 +4,8 @@ import { describe, expect, it } from "vitest";
 /** WCAG 2.2, 1.4.3: text against its ground, and 1.4.11 for the edges of controls. */
 const TEXT = 4.5;
 const EDGE = 3;
+/** Our own: two tints beside each other. */
+const SEEN = 1.3;
 
 type Theme = Record<string, string>;
 
@@ -48,6 +50,11 @@ const pairs: [string, string, number][] = [
     ["text", `${tone}-soft`, TEXT],
   ]),
   ["muted", "accent-soft", TEXT],
+  ...["good", "bad"].flatMap((tone): [string, string, number][] => [
+    ["text", `${tone}-mark`, TEXT],
+    // The words that changed are seen in the line that changed.
+    [`${tone}-mark`, `${tone}-soft`, SEEN],
+  ]),
 ];
 
 describe("themes", () => {

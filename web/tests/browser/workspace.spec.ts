@@ -1,4 +1,5 @@
 import { readFileSync } from "node:fs";
+import type { Locator } from "@playwright/test";
 import { expect, idle, newSession, PHONE, say, test } from "./fixtures";
 
 test("files: tree, versions, side by side, restore with a preview, download", async ({
@@ -32,6 +33,9 @@ test("files: tree, versions, side by side, restore with a preview, download", as
   await expect(rows.nth(2).getByRole("cell")).toHaveText(["2", "two", "2", "2"]);
   await expect(rows.nth(3).getByRole("cell")).toHaveText(["3", "three", "3", "three"]);
   await expect(file.locator("mark")).toHaveText(["two", "2"]);
+  const tint = (mark: Locator) => mark.evaluate((node) => getComputedStyle(node).backgroundColor);
+  expect(await tint(file.locator("mark").first())).toBe("rgb(245, 179, 173)");
+  expect(await tint(file.locator("mark").last())).toBe("rgb(163, 219, 179)");
   await paired.setViewportSize(PHONE.viewport);
   // A phone has no room for two: sign and text, below each other.
   await expect(rows.filter({ hasText: "two" }).getByRole("cell")).toHaveText(["2", "−", "two"]);
