@@ -18,6 +18,10 @@ test("a terminal on a worker, left and taken up again", async ({ paired, daemon 
   await paired.waitForURL(/#\/terminal\/local\/.+/);
   const screen = paired.getByTestId("screen");
   await screen.click();
+  // A person can't tell shells apart by 36 digits.
+  const id = /[^/]+$/.exec(paired.url())?.[0] ?? "";
+  await expect(paired.getByText(`Shell ${id.slice(-6)}`, { exact: true })).toBeVisible();
+  await expect(paired.getByText(id)).toHaveCount(0);
   await paired.keyboard.type("echo $((40+2))-answer\n");
   await expect(screen).toContainText("42-answer");
   await paired.keyboard.type("export KEPT=still-here\n");

@@ -44,6 +44,7 @@ test("workers with state, load and labels; a session on one of them; its termina
   await page.getByRole("button", { name: "Session menu" }).click();
   await page.getByRole("link", { name: "Terminal" }).click();
   await page.waitForURL(/#\/terminal\/box\/.+/);
+  await expect(page.getByText("box · given", { exact: true })).toBeVisible();
   const screen = page.getByTestId("screen");
   await screen.click();
   await page.keyboard.type("echo it-says-$(cat made.txt)\n");

@@ -105,6 +105,11 @@ export function folderName(path: string): string {
   return own?.[1] ?? basename(path);
 }
 
+/** What a person calls a shell. Ids begin with the time, so that only their ends tell them apart. */
+export function shellName(id: string): string {
+  return `Shell ${id.slice(-6)}`;
+}
+
 export function plural(amount: number, one: string, many = `${one}s`): string {
   return `${amount.toLocaleString("en")} ${amount === 1 ? one : many}`;
 }

@@ -15,6 +15,7 @@ import {
   isZero,
   money,
   plural,
+  shellName,
 } from "./format";
 import { Prompts, promptKey, shownAt } from "./prompts";
 import { formatRoute, pairingCode, parseRoute, type Route } from "./route";
@@ -265,6 +266,9 @@ describe("numbers and times", () => {
       "coder-3",
       "app",
     ]);
+    expect(
+      ["3f2a9c01-0b1d-4d52-8c6e-6b8a2a4e9f10", "build"].map((shell) => shellName(shell)),
+    ).toEqual(["Shell 4e9f10", "Shell build"]);
     const now = Date.parse("2026-01-10T00:00:00Z");
     expect(
       ["2026-01-10T00:00:00Z", "2026-01-09T23:50:00Z", "2026-01-08T00:00:00Z", "x"].map((at) =>
