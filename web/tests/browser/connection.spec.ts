@@ -148,6 +148,21 @@ test("without a network the page says so, and what is written goes out when it i
   await daemon.stop();
 });
 
+test("on a phone, too, the whole of what is told about the connection is seen", async ({
+  browser,
+}) => {
+  const daemon = await Daemon.start();
+  const context = await browser.newContext(PHONE);
+  const page = await context.newPage();
+  await pair(page, daemon);
+  await daemon.kill();
+  const told = page.getByText(/What you saw is still here/);
+  await expect(told).toBeVisible();
+  expect(await told.evaluate((node) => node.scrollWidth > node.clientWidth)).toBe(false);
+  await context.close();
+  await daemon.stop();
+});
+
 test("a phone over the daemon's TLS", async ({ browser }) => {
   // On an address of the network the daemon makes a certificate by itself.
   const address = networkAddress();

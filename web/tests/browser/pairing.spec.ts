@@ -11,6 +11,8 @@ interface Device {
 test("a person types the code and is in", async ({ page, daemon }) => {
   const { code } = await daemon.pair();
   await page.goto(daemon.url);
+  // An empty field does not look like a typed one.
+  await expect(page.getByLabel("Code")).toHaveAttribute("placeholder", /^\D*$/);
   await page.getByLabel("Name of this device").fill("My tablet");
   await page.getByLabel("Code").fill(code);
   const dialog = page.getByRole("dialog", { name: "This browser is paired" });

@@ -196,6 +196,11 @@ test("on a phone nothing lies outside of its card, however long a title is", asy
   await expect(page.getByRole("heading", { name: "morning" })).toBeVisible();
   await expect(waiting.getByRole("link", { name: /approve cat/ })).toBeVisible();
   expect(await outside(page)).toEqual([]);
+  // A word that belongs to what follows stands beside it.
+  const [word, folder] = await Promise.all(
+    ["dt", "dd"].map((name) => waiting.locator(name).first().boundingBox()),
+  );
+  expect(Math.abs((word?.y ?? 0) - (folder?.y ?? 99))).toBeLessThan(8);
   // With a second one the header also has the way to it.
   await page.goto(`${daemon.url}/#/`);
   await newSession(page, { message: `ask ${path.replaceAll("/", "-")}` });
