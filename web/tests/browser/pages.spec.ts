@@ -1,5 +1,16 @@
 import { Daemon } from "./daemon";
-import { answers, expect, idle, newSession, pair, say, tabTo, test, watch } from "./fixtures";
+import {
+  answers,
+  expect,
+  idle,
+  newSession,
+  pair,
+  PHONE,
+  say,
+  tabTo,
+  test,
+  watch,
+} from "./fixtures";
 
 test("a schedule is made, runs and is removed", async ({ paired, daemon }) => {
   await newSession(paired, { message: "hello" });
@@ -18,6 +29,14 @@ test("a schedule is made, runs and is removed", async ({ paired, daemon }) => {
   await paired.getByRole("button", { name: "Remove morning" }).click();
   await paired.getByRole("button", { name: "Remove it" }).click();
   await expect(paired.getByText("Nothing is scheduled")).toBeVisible();
+  // On a phone, too, a run is seen whole, and it is clear that its schedule is gone.
+  await paired.setViewportSize(PHONE.viewport);
+  const ran = paired.getByRole("region", { name: "Runs" });
+  await expect(ran.getByText(/^#\d+, removed$/).first()).toBeVisible();
+  const wider = await ran
+    .locator(".scroll")
+    .evaluate((node) => node.scrollWidth > node.clientWidth);
+  expect(wider).toBe(false);
 });
 
 test("usage by day, agent and session, in money and in tokens", async ({ browser }) => {
