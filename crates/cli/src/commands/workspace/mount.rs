@@ -1,13 +1,22 @@
 //! `quintet workspace mount`.
 
+mod past;
+
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
+use quintet_workspace::{Past, Role};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::super::Context;
 use super::DirArg;
-use crate::error::CommandError;
+use super::target::Target;
+use crate::args::JsonArg;
+use crate::error::{CommandError, ErrorKind};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,32 +36,38 @@ pub(crate) struct MountArgs {
 
     #[command(flatten)]
     dir: DirArg,
+
+    #[command(flatten)]
+    json: JsonArg,
 }
 
-#[cfg(feature = "fuse")]
-mod past;
+/// Said once, when it can be read.
+#[derive(Debug, Serialize)]
+struct Mounted {
+    id: String,
+    dir: String,
+    mountpoint: String,
+}
 
-#[cfg(feature = "fuse")]
 pub(crate) async fn run(context: &Context, args: MountArgs) -> Result<ExitCode, CommandError> {
-    use tokio::signal::unix::{SignalKind, signal};
-
-    let target = super::target::Target::find(context, args.dir.dir.as_deref())?;
-    if target.role() == quintet_workspace::Role::Replica {
+    let target = Target::find(context, args.dir.dir.as_deref())?;
+    if target.role() == Role::Replica {
         return Err(CommandError::usage(
             "this folder is a replica; its history is at the master",
         ));
     }
-    if !std::path::Path::new("/dev/fuse").exists() {
-        return Err(
-            CommandError::failed("this machine has no /dev/fuse, so nothing can be mounted")
-                .hint("load the kernel's module with `modprobe fuse`, or run the container with --device /dev/fuse")
-                .hint("`quintet workspace show PATH@SEQ` and `fork` show the past without a mount"),
-        );
+    let fuse = File::options().read(true).write(true).open("/dev/fuse");
+    if let Err(error) = fuse {
+        return Err(CommandError::failed(format!(
+            "/dev/fuse can't be opened ({error}), so nothing can be mounted"
+        ))
+        .hint("load the kernel's module with `modprobe fuse`, or run the container with --device /dev/fuse")
+        .hint("`quintet workspace show PATH@SEQ` and `fork` show the past without a mount"));
     }
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let past = quintet_workspace::Past::open(&target.place)
-        .map_err(|error| CommandError::new(crate::error::ErrorKind::Failed, error))?;
+    let past =
+        Past::open(&target.place).map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
     let mut options = fuser::Config::default();
     options.mount_options = vec![
         fuser::MountOption::FSName("quintet".to_owned()),
@@ -71,10 +86,18 @@ pub(crate) async fn run(context: &Context, args: MountArgs) -> Result<ExitCode, 
             CommandError::failed(format!("can't mount at {}: {error}", mountpoint.display()))
                 .hint("it needs fusermount3 (the package fuse3), or to be root")
         })?;
-    context
-        .output
-        .line(format_args!("the past is at {}", mountpoint.display()))?;
-    let mut ended = tokio::time::interval(std::time::Duration::from_millis(250));
+    if args.json.json {
+        context.output.json_line(&Mounted {
+            id: target.place.id(),
+            dir: target.place.dir.display().to_string(),
+            mountpoint: mountpoint.display().to_string(),
+        })?;
+    } else {
+        context
+            .output
+            .line(format_args!("the past is at {}", mountpoint.display()))?;
+    }
+    let mut ended = tokio::time::interval(Duration::from_millis(250));
     loop {
         tokio::select! {
             _ = interrupt.recv() => break,
@@ -89,16 +112,4 @@ pub(crate) async fn run(context: &Context, args: MountArgs) -> Result<ExitCode, 
         .await
         .map_err(|error| CommandError::failed(error.to_string()))??;
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(not(feature = "fuse"))]
-pub(crate) async fn run(context: &Context, args: MountArgs) -> Result<ExitCode, CommandError> {
-    std::future::ready(()).await;
-    super::target::Target::find(context, args.dir.dir.as_deref())?;
-    Err(CommandError::failed(format!(
-        "this program was built without FUSE, so nothing can be mounted at {}",
-        args.mountpoint.display()
-    ))
-    .hint("build it with `cargo build --release --features fuse`")
-    .hint("`quintet workspace show PATH@SEQ` and `fork` show the past without a mount"))
 }
