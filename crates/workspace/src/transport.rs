@@ -1,6 +1,7 @@
 //! Frames from and to a peer, whatever carries them.
 
 use std::io;
+use std::net::SocketAddr;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -84,12 +85,24 @@ impl Connection {
     }
 }
 
-/// Answers a WebSocket handshake. With a token, only who knows it comes in.
-pub async fn accept_websocket<S>(socket: S, token: Option<&str>) -> io::Result<Connection>
+/// Answers a WebSocket handshake that came to `own`. With a token, only who
+/// knows it comes in; a page of another origin never does.
+pub async fn accept_websocket<S>(
+    socket: S,
+    own: SocketAddr,
+    token: Option<&str>,
+) -> io::Result<Connection>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let socket = ws::accept(socket, crate::replica::ws_limits(), |request| {
+        let origin = request.headers().get("origin");
+        if origin.is_some_and(|origin| !is_own(origin.as_bytes(), own)) {
+            return Err(Refusal {
+                status: 403,
+                reason: "a page of another origin may not connect".to_owned(),
+            });
+        }
         let given = request.headers().get("authorization");
         let given = given.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         match token {
@@ -104,6 +117,14 @@ where
     .map_err(io::Error::other)?;
     let (source, sink) = ws::frames(socket, FORMAT);
     Ok(Connection::new(source, sink))
+}
+
+/// Whether a page has this address as its origin. What a browser asks for is not
+/// looked at: anybody's name can be pointed at this machine.
+fn is_own(origin: &[u8], own: SocketAddr) -> bool {
+    let by_name = format!("http://localhost:{}", own.port());
+    origin == format!("http://{own}").as_bytes()
+        || own.ip().is_loopback() && origin == by_name.as_bytes()
 }
 
 /// Compares without telling by its time how much was right.
@@ -144,5 +165,66 @@ impl<S: Sink<Bytes, Error = io::Error> + Send + Unpin> FrameSink for WsFrameWrit
 
     async fn flush(&mut self) -> Result<(), TransportError> {
         Ok(Self::flush(self).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// The first line of the answer to a page's handshake.
+    async fn answer(own: &str, more: &str) -> String {
+        let (mut page, socket) = tokio::io::duplex(4096);
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{more}\r\n"
+        );
+        page.write_all(request.as_bytes()).await.unwrap();
+        drop(accept_websocket(socket, own.parse().unwrap(), None).await);
+        let mut answer = String::new();
+        page.read_to_string(&mut answer).await.unwrap();
+        answer.lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_page_of_another_origin_is_refused_and_a_program_is_not() {
+        let refused = "HTTP/1.1 403 Forbidden";
+        let accepted = "HTTP/1.1 101 Switching Protocols";
+        for (own, more, expected) in [
+            ("127.0.0.1:3002", "", accepted),
+            (
+                "127.0.0.1:3002",
+                "Origin: http://127.0.0.1:3002\r\n",
+                accepted,
+            ),
+            (
+                "127.0.0.1:3002",
+                "Origin: http://localhost:3002\r\n",
+                accepted,
+            ),
+            (
+                "127.0.0.1:3002",
+                "Origin: http://127.0.0.1:3003\r\n",
+                refused,
+            ),
+            (
+                "127.0.0.1:3002",
+                "Origin: https://evil.example\r\n",
+                refused,
+            ),
+            // A name that its owner points at this machine.
+            ("127.0.0.1:3002", "Origin: http://x\r\n", refused),
+            ("127.0.0.1:3002", "Origin: null\r\n", refused),
+            ("127.0.0.1:3002", "Origin: \r\n", refused),
+            (
+                "10.0.0.1:3002",
+                "Origin: http://localhost:3002\r\n",
+                refused,
+            ),
+        ] {
+            assert_eq!(answer(own, more).await, expected, "{own} {more}");
+        }
     }
 }

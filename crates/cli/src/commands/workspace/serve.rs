@@ -253,7 +253,8 @@ impl Knock {
             },
             Self::WebSocket(stream, token) => {
                 stream.set_nodelay(true)?;
-                let handshake = accept_websocket(stream, token.as_deref());
+                let own = stream.local_addr()?;
+                let handshake = accept_websocket(stream, own, token.as_deref());
                 tokio::time::timeout(HANDSHAKE, handshake).await?
             }
         }
