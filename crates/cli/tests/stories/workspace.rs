@@ -310,9 +310,14 @@ async fn what_the_master_refuses_is_kept_shown_and_taken() {
     let id = conflict["id"].to_string();
     let kept = workspace(&machine, "a", &["conflicts", "show", &id]).await;
     assert_eq!(kept.succeeds(), "mine");
-    workspace(&machine, "a", &["conflicts", "take", &id])
-        .await
-        .succeeds();
+    let mut shown = conflict.clone();
+    shown["text"] = json!("mine");
+    assert_eq!(
+        asks(&machine, "a", &["conflicts", "show", &id]).await,
+        shown
+    );
+    let taken = asks(&machine, "a", &["conflicts", "take", &id]).await;
+    assert_eq!(taken, *conflict);
     barrier(&machine, "a").await;
     assert_eq!(text(at("work/f")), "mine");
     assert_eq!(asks(&machine, "a", &["conflicts", "ls"]).await, json!([]));

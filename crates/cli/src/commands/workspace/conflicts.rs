@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use quintet_workspace::control::{ConflictLine, Request};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::super::Context;
-use super::target::{Content, Target};
+use super::target::{Content, Kept, Target};
 use super::{DirArg, rfc3339, size};
 use crate::args::JsonArg;
 use crate::error::CommandError;
@@ -43,6 +44,9 @@ enum ConflictsCommand {
 
         #[command(flatten)]
         dir: DirArg,
+
+        #[command(flatten)]
+        json: JsonArg,
     },
     /// Put what was refused back at its path, on top of what is there now
     Take {
@@ -51,6 +55,9 @@ enum ConflictsCommand {
 
         #[command(flatten)]
         dir: DirArg,
+
+        #[command(flatten)]
+        json: JsonArg,
     },
     /// Throw away what was refused
     Drop {
@@ -59,6 +66,9 @@ enum ConflictsCommand {
 
         #[command(flatten)]
         dir: DirArg,
+
+        #[command(flatten)]
+        json: JsonArg,
     },
 }
 
@@ -85,39 +95,80 @@ impl From<ConflictLine> for Row {
     }
 }
 
+#[derive(Debug, Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    conflict: Row,
+    /// `null` when it is not text.
+    text: Option<String>,
+}
+
 pub(crate) async fn run(context: &Context, args: ConflictsArgs) -> Result<ExitCode, CommandError> {
     let command = args.command.unwrap_or(ConflictsCommand::Ls {
         dir: args.dir,
         json: args.json,
     });
-    let (request, content, dir) = match command {
+    match command {
         ConflictsCommand::Ls { dir, json } => {
-            let mut target = Target::find(context, dir.dir.as_deref())?;
-            let lines: Vec<ConflictLine> = target
-                .ask(Request::Conflicts, "reading", Content::None)
-                .await?;
+            let lines: Vec<ConflictLine> =
+                ask(context, &dir, Request::Conflicts, Content::None).await?;
             let rows: Vec<Row> = lines.into_iter().map(Row::from).collect();
             context
                 .output
                 .list(json.json, &rows, table, "no conflicts")?;
-            return Ok(ExitCode::SUCCESS);
         }
-        ConflictsCommand::Show { id, dir } => (Request::ShowConflict { id }, Content::Stdout, dir),
-        ConflictsCommand::Take { id, dir } => (Request::TakeConflict { id }, Content::None, dir),
-        ConflictsCommand::Drop { id, dir } => (Request::DropConflict { id }, Content::None, dir),
-    };
-    let mut target = Target::find(context, dir.dir.as_deref())?;
-    let done: ConflictLine = target.ask(request.clone(), "reading", content).await?;
-    match request {
-        Request::TakeConflict { .. } => context
-            .output
-            .talk(format_args!("{} holds it again", done.path)),
-        Request::DropConflict { .. } => context
-            .output
-            .talk(format_args!("what was kept of {} is gone", done.path)),
-        _ => {}
+        ConflictsCommand::Show { id, dir, json } => {
+            let request = Request::ShowConflict { id };
+            if !json.json {
+                let _: ConflictLine = ask(context, &dir, request, Content::Stdout).await?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let kept = Kept::default();
+            let shown: ConflictLine =
+                ask(context, &dir, request, Content::Kept(kept.clone())).await?;
+            context.output.json(&Shown {
+                conflict: shown.into(),
+                text: String::from_utf8(kept.take()).ok(),
+            })?;
+        }
+        ConflictsCommand::Take { id, dir, json } => {
+            let taken = ask(context, &dir, Request::TakeConflict { id }, Content::None).await?;
+            settled(context, json, taken, |path| {
+                format!("{path} holds it again")
+            })?;
+        }
+        ConflictsCommand::Drop { id, dir, json } => {
+            let dropped = ask(context, &dir, Request::DropConflict { id }, Content::None).await?;
+            settled(context, json, dropped, |path| {
+                format!("what was kept of {path} is gone")
+            })?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn ask<T: DeserializeOwned>(
+    context: &Context,
+    dir: &DirArg,
+    request: Request,
+    content: Content,
+) -> Result<T, CommandError> {
+    let mut target = Target::find(context, dir.dir.as_deref())?;
+    target.ask(request, "reading", content).await
+}
+
+fn settled(
+    context: &Context,
+    json: JsonArg,
+    line: ConflictLine,
+    told: impl FnOnce(&str) -> String,
+) -> Result<(), CommandError> {
+    if json.json {
+        context.output.json(&Row::from(line))?;
+    } else {
+        context.output.talk(told(&line.path));
+    }
+    Ok(())
 }
 
 fn table(rows: &[Row]) -> Table {
