@@ -18,7 +18,7 @@ use crate::content::Cas;
 use crate::proto::ledger::{in_order, str_range};
 use crate::proto::path::RESERVED;
 use crate::proto::{ContentHash, Kind, Node, WorkspacePath};
-use crate::watch::{Happening, Unsettled, WatchMode, Watcher, limit_reached};
+use crate::watch::{Happening, Unsettled, WatchMode, Watcher};
 
 /// A change that was found by looking.
 #[derive(Debug)]
@@ -115,10 +115,7 @@ impl LiveTree {
 
     fn stop_watching(&mut self, error: &crate::watch::WatchError) {
         let watched = self.watcher.as_ref().map_or(0, Watcher::watched);
-        let reason = match error {
-            crate::watch::WatchError::Limit => limit_reached(watched),
-            crate::watch::WatchError::Io(error) => format!("the kernel refused to watch: {error}"),
-        };
+        let reason = error.advice(watched);
         tracing::warn!(root = %self.root.path().display(), "{reason}");
         self.watcher = None;
         self.mode = WatchMode::Polling { reason };
@@ -193,7 +190,8 @@ impl LiveTree {
         }
         match seen {
             Some(seen) => {
-                if seen.node.kind == Kind::File && seen.fingerprint != Fingerprint::UNTRUSTED {
+                let may_move = seen.node.kind != Kind::Symlink;
+                if may_move && seen.fingerprint != Fingerprint::UNTRUSTED {
                     self.by_inode.insert(seen.fingerprint.inode, path.clone());
                 }
                 self.seen.insert(path.clone(), seen);
@@ -239,13 +237,10 @@ impl LiveTree {
                 // Before anything that was made after it is looked at.
                 self.read_ignore_file();
             }
-            let is_known = self.seen.contains_key(&event.path);
             // A folder that appears is read whole when it is looked at.
-            if event.is_folder && event.happening == Happening::Settled {
-                self.unsettled.add(&event, true, now);
-            } else {
-                self.unsettled.add(&event, is_known, now);
-            }
+            let is_known = self.seen.contains_key(&event.path)
+                || event.is_folder && event.happening == Happening::Settled;
+            self.unsettled.add(&event, is_known, now);
         }
         Ok(events.cookies)
     }
@@ -341,7 +336,7 @@ impl LiveTree {
             self.forget_ignored(&mut looking);
         }
         Ok(Sight {
-            changes: paired(looking.changes),
+            changes: paired(looking.changes, &looking.guessed),
             refreshed: looking.refreshed,
         })
     }
@@ -415,9 +410,19 @@ impl LiveTree {
                 .get(path)
                 .is_some_and(|seen| seen.node == Node::directory(mode));
             if !same {
+                let fingerprint = Fingerprint::of(&stat);
+                let was_folder = |seen: &Seen| seen.node.is_directory();
+                if !self.seen.get(path).is_some_and(was_folder)
+                    && let Some((from, seen)) = self.inode_was_at(fingerprint.inode, kind, looking)
+                {
+                    if !seen.fingerprint.resembles(fingerprint) {
+                        looking.guessed.insert(path.clone());
+                    }
+                    looking.moved.insert(path.clone(), from);
+                }
                 let seen = Seen {
                     node: Node::directory(mode),
-                    fingerprint: Fingerprint::of(&stat),
+                    fingerprint,
                 };
                 self.found(path, Captured { seen, small: None }, looking);
             }
@@ -433,20 +438,13 @@ impl LiveTree {
         }
         let was_here = |seen: &Seen| seen.fingerprint.inode == fingerprint.inode;
         let came_here = kind == Kind::File && !self.seen.get(path).is_some_and(was_here);
-        let moved = looking
-            .departed
-            .get(&fingerprint.inode)
-            .map(|(from, seen)| (from, seen))
-            .or_else(|| {
-                let from = self.by_inode.get(&fingerprint.inode)?;
-                Some((from, self.seen.get(from)?))
-            })
-            .filter(|(_, seen)| came_here && seen.fingerprint.resembles(fingerprint))
-            .map(|(from, seen)| (from.clone(), seen.node.clone()));
-        if let Some((from, node)) = moved {
+        let moved = self
+            .inode_was_at(fingerprint.inode, kind, looking)
+            .filter(|(_, seen)| came_here && seen.fingerprint.resembles(fingerprint));
+        if let Some((from, seen)) = moved {
             // It was not read: before anything takes its place, it will be.
             let seen = Seen {
-                node: node.with_mode(mode),
+                node: seen.node.with_mode(mode),
                 fingerprint: fingerprint.unproven(),
             };
             looking.moved.insert(path.clone(), from);
@@ -454,6 +452,20 @@ impl LiveTree {
             return Ok(());
         }
         self.read(folder, path, &stat, cas, looking)
+    }
+
+    /// The path that an inode had, and what it held.
+    fn inode_was_at(
+        &self,
+        inode: u64,
+        kind: Kind,
+        looking: &Looking,
+    ) -> Option<(WorkspacePath, Seen)> {
+        let found = looking.departed.get(&inode).cloned().or_else(|| {
+            let from = self.by_inode.get(&inode)?;
+            Some((from.clone(), self.seen.get(from)?.clone()))
+        });
+        found.filter(|(_, seen)| seen.node.kind == kind)
     }
 
     fn read(
@@ -693,25 +705,56 @@ struct Looking {
     unstable: Vec<WorkspacePath>,
     done: HashSet<WorkspacePath>,
     moved: HashMap<WorkspacePath, WorkspacePath>,
+    /// Folders among them of which only the inode is known, which may be used again.
+    guessed: HashSet<WorkspacePath>,
     /// What was read ahead.
     captured: HashMap<WorkspacePath, Capture>,
     departed: HashMap<u64, (WorkspacePath, Seen)>,
 }
 
-/// Orders changes, and keeps a rename only where its source is really gone.
-fn paired(changes: Vec<Found>) -> Vec<Found> {
+/// Orders changes, and keeps a rename only where its source is really gone; of a
+/// guessed folder, only where something in it moved along.
+fn paired(changes: Vec<Found>, guessed: &HashSet<WorkspacePath>) -> Vec<Found> {
     let gone: HashSet<WorkspacePath> = changes
         .iter()
         .filter(|found| found.new.is_none())
         .map(|found| found.path.clone())
         .collect();
+    let mut proven = HashSet::new();
+    for found in &changes {
+        if let Some(from) = &found.renamed_from
+            && !guessed.contains(&found.path)
+        {
+            prove_parents(&found.path, from, &mut proven);
+        }
+    }
     let mut changes = in_order(changes, |found| &found.path, |found| found.node().cloned());
     let mut taken = HashSet::new();
     for found in &mut changes {
-        found.renamed_from = found
-            .renamed_from
-            .take()
-            .filter(|from| gone.contains(from) && taken.insert(from.clone()));
+        let is_guess = guessed.contains(&found.path);
+        found.renamed_from = found.renamed_from.take().filter(|from| {
+            gone.contains(from)
+                && (!is_guess || proven.contains(&(found.path.clone(), from.clone())))
+                && taken.insert(from.clone())
+        });
     }
     changes
 }
+
+/// What kept its name when it moved, moved with its folder.
+fn prove_parents(
+    to: &WorkspacePath,
+    from: &WorkspacePath,
+    proven: &mut HashSet<(WorkspacePath, WorkspacePath)>,
+) {
+    let (mut to, mut from) = (to.clone(), from.clone());
+    while to.name() == from.name()
+        && let (Some(above), Some(before)) = (to.parent(), from.parent())
+        && proven.insert((above.clone(), before.clone()))
+    {
+        (to, from) = (above, before);
+    }
+}
+
+#[cfg(test)]
+mod tests;

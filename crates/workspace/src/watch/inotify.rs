@@ -18,6 +18,8 @@ pub(crate) struct Event {
     pub(crate) path: WorkspacePath,
     pub(crate) happening: Happening,
     pub(crate) is_folder: bool,
+    /// What both names of a rename have in common.
+    pub(crate) rename: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +62,38 @@ pub(crate) struct Watcher {
 /// A watch could not be added.
 #[derive(Debug)]
 pub(crate) enum WatchError {
-    /// The kernel allows no more of them.
-    Limit,
+    /// The user may watch no more folders.
+    Watches,
+    /// The user may have no more queues of events.
+    Instances,
     /// The directory is gone, or cannot be read.
     Io(io::Error),
+}
+
+impl WatchError {
+    /// Why the tree is read instead, and what to do about it.
+    pub(crate) fn advice(&self, watched: usize) -> String {
+        let instead = "the tree is read every few seconds instead. To raise it: sudo sysctl";
+        match self {
+            Self::Watches => format!(
+                "the kernel's limit of watched folders was reached at {watched}; {instead} \
+                 fs.inotify.max_user_watches=1048576"
+            ),
+            Self::Instances => format!(
+                "the kernel's limit of programs that watch was reached; {instead} \
+                 fs.inotify.max_user_instances=1024"
+            ),
+            Self::Io(error) => format!("the kernel refused to watch: {error}"),
+        }
+    }
+}
+
+/// An event as the kernel tells it.
+struct Raw {
+    descriptor: i32,
+    flags: ReadFlags,
+    cookie: u32,
+    name: Option<String>,
 }
 
 const INTERESTING: WatchFlags = WatchFlags::CREATE
@@ -79,7 +109,8 @@ const INTERESTING: WatchFlags = WatchFlags::CREATE
 impl Watcher {
     /// Watches the root itself and its `.quintet/`, and nothing else yet.
     pub(crate) fn new(root: &Path, own: &Path) -> Result<Self, WatchError> {
-        let queue = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(refused)?;
+        let queue = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
+            .map_err(|errno| no_queue(errno, || std::fs::File::open(root).is_ok()))?;
         let mut watcher = Self {
             queue,
             by_descriptor: HashMap::new(),
@@ -92,7 +123,7 @@ impl Watcher {
     }
 
     fn add(&mut self, path: &Path, watched: Watched) -> Result<(), WatchError> {
-        let descriptor = inotify::add_watch(&self.queue, path, INTERESTING).map_err(refused)?;
+        let descriptor = inotify::add_watch(&self.queue, path, INTERESTING).map_err(no_watch)?;
         if let Watched::Folder(folder) = &watched {
             self.folders.insert(folder.clone(), descriptor);
         }
@@ -143,7 +174,7 @@ impl Watcher {
     }
 
     fn read_into(&mut self, buffer: &mut [MaybeUninit<u8>], found: &mut Events) -> io::Result<()> {
-        let mut raw: Vec<(i32, ReadFlags, Option<String>)> = Vec::new();
+        let mut raw = Vec::new();
         let mut reader = inotify::Reader::new(&self.queue, buffer);
         loop {
             match reader.next() {
@@ -155,26 +186,31 @@ impl Watcher {
                     if let Some(Err(_)) = name {
                         continue;
                     }
-                    raw.push((event.wd(), event.events(), name.and_then(Result::ok)));
+                    raw.push(Raw {
+                        descriptor: event.wd(),
+                        flags: event.events(),
+                        cookie: event.cookie(),
+                        name: name.and_then(Result::ok),
+                    });
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
-        for (descriptor, flags, name) in raw {
-            self.take(descriptor, flags, name, found);
+        for event in raw {
+            self.take(event, found);
         }
         Ok(())
     }
 
-    fn take(
-        &mut self,
-        descriptor: i32,
-        flags: ReadFlags,
-        name: Option<String>,
-        found: &mut Events,
-    ) {
+    fn take(&mut self, event: Raw, found: &mut Events) {
+        let Raw {
+            descriptor,
+            flags,
+            cookie,
+            name,
+        } = event;
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             found.overflow = true;
             return;
@@ -218,6 +254,7 @@ impl Watcher {
             path,
             happening,
             is_folder,
+            rename: (cookie != 0).then_some(cookie),
         });
     }
 }
@@ -228,9 +265,36 @@ impl AsFd for Watcher {
     }
 }
 
-fn refused(errno: Errno) -> WatchError {
+fn no_watch(errno: Errno) -> WatchError {
     match errno {
-        Errno::NOSPC | Errno::MFILE | Errno::NFILE => WatchError::Limit,
+        Errno::NOSPC => WatchError::Watches,
         other => WatchError::Io(other.into()),
+    }
+}
+
+/// The kernel says the same of the user's queues and of this program's files.
+fn no_queue(errno: Errno, can_open_files: impl FnOnce() -> bool) -> WatchError {
+    match errno {
+        Errno::MFILE if can_open_files() => WatchError::Instances,
+        other => WatchError::Io(other.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_is_named_with_what_raises_it() {
+        let watches = no_watch(Errno::NOSPC).advice(8_192);
+        assert!(watches.contains("at 8192"), "{watches}");
+        assert!(watches.contains("sysctl fs.inotify.max_user_watches="));
+        let instances = no_queue(Errno::MFILE, || true).advice(0);
+        assert!(instances.contains("sysctl fs.inotify.max_user_instances="));
+        assert!(!instances.contains("watched folders"), "{instances}");
+        for other in [no_queue(Errno::MFILE, || false), no_watch(Errno::ACCESS)] {
+            let told = other.advice(0);
+            assert!(!told.contains("sysctl"), "{told}");
+        }
     }
 }

@@ -26,11 +26,3 @@ pub enum WatchMode {
         reason: String,
     },
 }
-
-/// What to say when the kernel refuses another watch.
-pub(crate) fn limit_reached(watched: usize) -> String {
-    format!(
-        "the kernel's limit of watched folders was reached at {watched}; the tree is read every few seconds \
-         instead. To raise it: sudo sysctl fs.inotify.max_user_watches=1048576"
-    )
-}

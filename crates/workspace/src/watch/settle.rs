@@ -5,7 +5,7 @@
 //! path waits until it is whole and quiet, never longer than a limit; a flush
 //! takes everything at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use super::inotify::{Event, Happening};
@@ -31,6 +31,8 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(crate) struct Unsettled {
     paths: BTreeMap<WorkspacePath, Waiting>,
+    /// Old names whose new ones did not come yet.
+    renamed: HashMap<u32, WorkspacePath>,
 }
 
 impl Unsettled {
@@ -39,10 +41,23 @@ impl Unsettled {
         let quiet = match event.happening {
             Happening::Made | Happening::Written => QUIET_OPEN,
             Happening::Settled if is_known => QUIET,
-            // A rename is a path that is gone and one that is new: they are looked
-            // at together.
+            // Its new name comes right behind it, when it has one.
             Happening::Settled | Happening::Gone => QUIET_NEW,
         };
+        match event.rename {
+            Some(rename) if event.happening == Happening::Gone => {
+                self.renamed.insert(rename, event.path.clone());
+            }
+            // Both names of a rename are looked at together.
+            Some(rename) => {
+                let old = self.renamed.remove(&rename);
+                if let Some(old) = old.and_then(|path| self.paths.get_mut(&path)) {
+                    old.last = now;
+                    old.quiet = quiet;
+                }
+            }
+            None => {}
+        }
         let waiting = self.paths.entry(event.path.clone()).or_insert(Waiting {
             since: now,
             last: now,
@@ -84,11 +99,13 @@ impl Unsettled {
         for path in &ready {
             self.paths.remove(path);
         }
+        self.renamed.retain(|_, path| self.paths.contains_key(path));
         ready
     }
 
     /// Takes everything.
     pub(crate) fn take_all(&mut self) -> BTreeSet<WorkspacePath> {
+        self.renamed.clear();
         std::mem::take(&mut self.paths).into_keys().collect()
     }
 }
@@ -108,6 +125,14 @@ mod tests {
             path: WorkspacePath::parse(path).unwrap(),
             happening,
             is_folder: false,
+            rename: None,
+        }
+    }
+
+    fn renamed(path: &str, happening: Happening) -> Event {
+        Event {
+            rename: Some(7),
+            ..event(path, happening)
         }
     }
 
@@ -121,6 +146,24 @@ mod tests {
         assert_eq!(unsettled.next_ready(), Some(start + QUIET));
         assert_eq!(unsettled.take_ready(start + QUIET).len(), 1);
         assert_eq!(unsettled.len(), 0);
+    }
+
+    #[test]
+    fn both_names_of_a_rename_are_looked_at_together() {
+        let start = Instant::now();
+        let later = start + Duration::from_micros(30);
+        for is_known in [false, true] {
+            let mut unsettled = Unsettled::default();
+            unsettled.add(&renamed("old", Happening::Gone), true, start);
+            unsettled.add(&renamed("new", Happening::Settled), is_known, later);
+            let ready = unsettled.next_ready().unwrap();
+            assert_eq!(unsettled.take_ready(ready).len(), 2);
+            assert!(unsettled.renamed.is_empty());
+        }
+        let mut unsettled = Unsettled::default();
+        unsettled.add(&renamed("moved away", Happening::Gone), true, start);
+        assert_eq!(unsettled.take_ready(start + QUIET_NEW).len(), 1);
+        assert!(unsettled.renamed.is_empty());
     }
 
     #[test]

@@ -1,0 +1,186 @@
+use std::fs;
+
+use super::*;
+
+struct Folder {
+    home: tempfile::TempDir,
+    tree: LiveTree,
+    cas: Cas,
+}
+
+impl Folder {
+    /// A folder whose files were seen and are watched.
+    fn with(files: &[&str]) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("work");
+        fs::create_dir(&dir).unwrap();
+        for file in files {
+            let path = dir.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file).unwrap();
+        }
+        let cas = Cas::open(&home.path().join("cas")).unwrap();
+        let mut tree = LiveTree::open(Root::open(&dir).unwrap(), Vec::new());
+        tree.start_watching(None);
+        tree.look(Look::Whole, &cas).unwrap();
+        assert_eq!(*tree.watch_mode(), WatchMode::Events);
+        Self { home, tree, cas }
+    }
+
+    fn at(&self, path: &str) -> std::path::PathBuf {
+        self.home.path().join("work").join(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        fs::rename(self.at(from), self.at(to)).unwrap();
+    }
+
+    /// What the next look at paths that have settled brings.
+    fn next_look(&mut self) -> Vec<String> {
+        self.tree.read_events().unwrap();
+        let ready = self.tree.next_look().expect("something happened");
+        while Instant::now() < ready {
+            std::hint::spin_loop();
+        }
+        self.look(Look::Ready)
+    }
+
+    /// What a flush brings.
+    fn everything(&mut self) -> Vec<String> {
+        self.tree.catch_up_with_events().unwrap();
+        self.look(Look::Everything)
+    }
+
+    fn look(&mut self, how: Look) -> Vec<String> {
+        let sight = self.tree.look(how, &self.cas).unwrap();
+        sight.changes.iter().map(told).collect()
+    }
+}
+
+fn told(found: &Found) -> String {
+    let path = &found.path;
+    match (&found.new, &found.renamed_from) {
+        (None, _) => format!("delete {path}"),
+        (Some(_), None) => format!("write {path}"),
+        (Some(_), Some(from)) => format!("rename {from} {path}"),
+    }
+}
+
+#[test]
+fn a_renamed_folder_is_renamed_with_all_that_is_in_it() {
+    let mut folder = Folder::with(&["d/a", "d/sub/b"]);
+    folder.rename("d", "e");
+    let expected = [
+        "rename d e",
+        "rename d/a e/a",
+        "rename d/sub e/sub",
+        "rename d/sub/b e/sub/b",
+        "delete d/sub/b",
+        "delete d/sub",
+        "delete d/a",
+        "delete d",
+    ];
+    assert_eq!(folder.next_look(), expected);
+    // It is watched under its new name.
+    fs::write(folder.at("e/sub/b"), "more").unwrap();
+    assert_eq!(folder.next_look(), ["write e/sub/b"]);
+}
+
+#[test]
+fn a_folder_whose_content_changed_and_an_empty_one_are_renamed_too() {
+    let mut folder = Folder::with(&["d/a", "d/b"]);
+    fs::remove_file(folder.at("d/b")).unwrap();
+    fs::create_dir(folder.at("empty")).unwrap();
+    folder.everything();
+    folder.rename("d", "e");
+    folder.rename("empty", "void");
+    let expected = [
+        "rename d e",
+        "rename d/a e/a",
+        "rename empty void",
+        "delete empty",
+        "delete d/a",
+        "delete d",
+    ];
+    assert_eq!(folder.everything(), expected);
+}
+
+#[test]
+fn an_inode_that_is_used_again_makes_no_rename() {
+    let path = |text: &str| WorkspacePath::parse(text).unwrap();
+    let seen = Seen {
+        node: Node::directory(0o755),
+        fingerprint: Fingerprint::UNTRUSTED,
+    };
+    let change = |at: &str, new: Option<&Seen>, from: Option<&str>| Found {
+        path: path(at),
+        old: None,
+        new: new.cloned(),
+        small: None,
+        renamed_from: from.map(path),
+    };
+    let changes = || {
+        vec![
+            change("d", None, None),
+            change("d/f", None, None),
+            change("e", Some(&seen), Some("d")),
+        ]
+    };
+    let guessed = HashSet::from([path("e")]);
+    let told_of = |changes| -> Vec<String> { paired(changes, &guessed).iter().map(told).collect() };
+    assert_eq!(told_of(changes())[0], "write e");
+    let mut with_proof = changes();
+    with_proof.push(change("e/f", Some(&seen), Some("d/f")));
+    assert_eq!(told_of(with_proof)[..2], ["rename d e", "rename d/f e/f"]);
+    let mut elsewhere = changes();
+    elsewhere.push(change("g", Some(&seen), Some("d/f")));
+    assert_eq!(told_of(elsewhere)[..2], ["write e", "rename d/f g"]);
+}
+
+#[test]
+fn a_renamed_file_is_renamed_to_a_new_name_and_over_another() {
+    let mut folder = Folder::with(&["a", "c"]);
+    folder.rename("a", "b");
+    assert_eq!(folder.next_look(), ["rename a b", "delete a"]);
+    folder.rename("b", "c");
+    assert_eq!(folder.next_look(), ["rename b c", "delete b"]);
+}
+
+#[test]
+fn a_save_through_a_temporary_file_is_one_change() {
+    let mut folder = Folder::with(&["f"]);
+    fs::write(folder.at("f.tmp"), "new").unwrap();
+    folder.rename("f.tmp", "f");
+    assert_eq!(folder.next_look(), ["write f"]);
+    assert_eq!(folder.tree.unsettled_len(), 0);
+}
+
+#[test]
+fn a_queue_that_overflows_loses_no_change() {
+    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let limit: usize = limit.trim().parse().unwrap();
+    let mut folder = Folder::with(&["a", "b", "gone"]);
+    let mut files = ["a", "b"].map(|name| fs::File::create(folder.at(name)).unwrap());
+    // An event like the one before it is not queued, so they take turns.
+    for turn in 0..limit + 2 {
+        io::Write::write_all(&mut files[turn % 2], b"x").unwrap();
+    }
+    drop(files);
+    fs::create_dir(folder.at("late")).unwrap();
+    fs::write(folder.at("late/f"), "never told").unwrap();
+    fs::remove_file(folder.at("gone")).unwrap();
+    folder.tree.read_events().unwrap();
+    assert!(folder.tree.look_everywhere, "it overflowed");
+    let mut found = folder.next_look();
+    found.sort_unstable();
+    let expected = [
+        "delete gone",
+        "write a",
+        "write b",
+        "write late",
+        "write late/f",
+    ];
+    assert_eq!(found, expected);
+    fs::write(folder.at("late/f"), "told").unwrap();
+    assert_eq!(folder.everything(), ["write late/f"]);
+}
