@@ -260,6 +260,33 @@ async fn old_versions_are_forgotten_by_the_stated_policy() {
 }
 
 #[tokio::test]
+async fn a_workspace_that_is_gone_for_good_is_forgotten_when_it_is_told() {
+    let machine = Machine::fresh();
+    fs::create_dir(machine.path().join("work")).unwrap();
+    let master = Master::serves(&machine, &[]).await;
+    asks(&machine, "work", &["fork", "other"]).await;
+    fs::write(machine.path().join("other/large"), vec![7; 100_000]).unwrap();
+    let id = asks(&machine, "other", &["status"]).await["id"].clone();
+    let id = id.as_str().unwrap();
+    let told = workspace(&machine, "work", &["gc", "--forget", id]).await;
+    assert!(told.fails(1).contains("still there"));
+    let store = objects(&machine.home().join("cas"));
+    assert_eq!(store.len(), 1);
+
+    fs::remove_dir_all(machine.home().join("workspaces").join(id)).unwrap();
+    let told = workspace(&machine, "work", &["gc"]).await.fails(1);
+    let command = format!("quintet workspace gc --forget {id}");
+    assert!(told.contains(&command), "{told}");
+    assert_eq!(objects(&machine.home().join("cas")), store);
+    let freed = asks(&machine, "work", &["gc", "--forget", id]).await;
+    assert_eq!(freed["collected"]["removed"], json!(1), "{freed}");
+    asks(&machine, "work", &["gc"]).await;
+    let told = workspace(&machine, "work", &["gc", "--forget", id]).await;
+    assert!(told.fails(1).contains("no workspace"));
+    master.stops().await;
+}
+
+#[tokio::test]
 async fn a_time_is_a_state_too() {
     let machine = Machine::fresh();
     let file = machine.path().join("work/f");

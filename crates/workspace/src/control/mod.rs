@@ -108,7 +108,11 @@ pub enum Request {
         larger_than: Option<u64>,
     },
     /// [`GcAnswer`].
-    Gc,
+    Gc {
+        /// Before that, forget this workspace of the same store, which is gone for good.
+        #[serde(default)]
+        forget: Option<String>,
+    },
     /// [`VerifyAnswer`], with progress.
     Verify,
 

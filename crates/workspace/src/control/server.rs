@@ -316,7 +316,10 @@ async fn of_master(
                 kept_bytes: report.kept_bytes,
             })
         }
-        Request::Gc => {
+        Request::Gc { forget } => {
+            if let Some(id) = forget {
+                workspace.forget(id).await?;
+            }
             let report = workspace.gc().await?;
             json!(GcAnswer {
                 kept: report.kept,

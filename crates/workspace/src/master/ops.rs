@@ -388,6 +388,23 @@ impl Workspace {
         self.read(|_, cas| collect_garbage(cas)).await
     }
 
+    /// Forgets that a workspace shares the store, when its history is gone: the
+    /// next [`gc`](Self::gc) removes what only it referred to.
+    pub async fn forget(&self, id: String) -> Result<(), WorkspaceError> {
+        self.read(move |_, cas| {
+            let name = |history: &Path| history.parent()?.file_name().map(ToOwned::to_owned);
+            let all = cas.registered()?;
+            let Some(history) = all.into_iter().find(|it| name(it) == Some((*id).into())) else {
+                return Err(WorkspaceError::NotRegistered { id });
+            };
+            match history.try_exists() {
+                Ok(false) => Ok(cas.unregister(&history)?),
+                _ => Err(WorkspaceError::StillThere { history }),
+            }
+        })
+        .await
+    }
+
     /// What the history takes.
     pub async fn sizes(&self) -> Result<SizeReport, WorkspaceError> {
         self.read(|reader, _| Ok(reader.sizes()?)).await

@@ -163,13 +163,26 @@ pub enum WorkspaceError {
     },
     /// A workspace that shares the store cannot be asked what it needs.
     #[error(
-        "{history} shares the content store and cannot be read ({source}); nothing was removed. If that workspace is gone for good, unregister it"
+        "{history} shares the content store and cannot be read ({source}); nothing was removed. If that workspace is gone for good: quintet workspace gc --forget {}",
+        .history.parent().and_then(|state| state.file_name()).unwrap_or_default().display()
     )]
     UnreadableReferrer {
         /// Its history.
         history: PathBuf,
         /// Why it cannot be read.
         source: Box<HistoryError>,
+    },
+    /// No workspace of that name shares the store.
+    #[error("no workspace {id} shares the content store")]
+    NotRegistered {
+        /// The name of its state.
+        id: String,
+    },
+    /// A workspace that should be forgotten is there.
+    #[error("{history} is still there, and what it refers to stays; nothing was removed")]
+    StillThere {
+        /// Its history.
+        history: PathBuf,
     },
     /// Writing out failed.
     #[error("writing: {0}")]

@@ -31,6 +31,10 @@ pub(crate) struct GcArgs {
     #[arg(long, value_name = "SIZE")]
     larger_than: Option<ByteSize>,
 
+    /// Free what a workspace needed whose state is gone for good, by its id
+    #[arg(long, value_name = "ID")]
+    forget: Option<String>,
+
     #[command(flatten)]
     dir: DirArg,
 
@@ -76,7 +80,10 @@ pub(crate) async fn run(context: &Context, args: GcArgs) -> Result<ExitCode, Com
         larger_than: Some(larger_than.bytes()),
     };
     let pruned: PruneAnswer = target.ask(request, "forgetting", Content::None).await?;
-    let collected: GcAnswer = target.ask(Request::Gc, "collecting", Content::None).await?;
+    let collect = Request::Gc {
+        forget: args.forget,
+    };
+    let collected: GcAnswer = target.ask(collect, "collecting", Content::None).await?;
     let freed = Freed { pruned, collected };
     if args.json.json {
         context.output.json(&freed)?;

@@ -183,7 +183,8 @@ async fn forget(open: Open, policy: Request) -> anyhow::Result<Option<Freed>> {
     if pruned.versions == 0 {
         return Ok(None);
     }
-    let collected = control::answer(&open, Request::Gc, |_| {}, io::sink()).await?;
+    let collected =
+        control::answer(&open, Request::Gc { forget: None }, |_| {}, io::sink()).await?;
     let collected = serde_json::from_value(collected)?;
     Ok(Some(Freed { pruned, collected }))
 }
