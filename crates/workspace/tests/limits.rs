@@ -171,7 +171,8 @@ async fn a_person_writes_where_the_master_is_about_to() {
     // Every version is somewhere: in the history, or kept as a conflict.
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for conflict in mirror.replica.conflicts().await.unwrap() {
-        kept.push(mirror.replica.conflict_content(conflict.id).await.unwrap());
+        let content = mirror.replica.conflict_content(conflict.id, Vec::new());
+        kept.push(content.await.unwrap());
     }
     let log = host
         .workspace
@@ -343,6 +344,51 @@ fn a_large_file_passes_through_little_memory() {
         eprintln!("{name}: {} MiB at most", peak >> 20);
         assert!(peak < 256 << 20, "{name} took {} MiB", peak >> 20);
     }
+}
+
+/// Counts what is written to it.
+#[derive(Default)]
+struct Counter(u64);
+
+impl std::io::Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_conflict_passes_through_little_memory() {
+    const SIZE: u64 = 512 << 20;
+    const LITTLE: u64 = 128 << 20;
+    let host = Host::new().await;
+    fs::write(host.dir().join("f"), "base").unwrap();
+    let mirror = host.mirror("one").await;
+    mirror.agree().await;
+    mirror.stop().await;
+    // A hole, which is read, cut and hashed like any other bytes.
+    let large = fs::File::create(host.home.path().join("one/f")).unwrap();
+    large.set_len(SIZE).unwrap();
+    fs::write(host.dir().join("f"), "theirs").unwrap();
+    host.workspace.flush().await.unwrap();
+    let mirror = host.mirror("one").await;
+    mirror.agree().await;
+    let id = mirror.replica.conflicts().await.unwrap()[0].id;
+
+    harness::process::forget_peak_memory();
+    let counter = mirror.replica.conflict_content(id, Counter::default());
+    assert_eq!(counter.await.unwrap().0, SIZE);
+    let peak = harness::process::peak_memory_of("self");
+    assert!(peak < LITTLE, "to show it took {} MiB", peak >> 20);
+    mirror.replica.take_conflict(id).await.unwrap();
+    let peak = harness::process::peak_memory_of("self");
+    assert!(peak < LITTLE, "to take it took {} MiB", peak >> 20);
+    mirror.agree().await;
+    assert_eq!(fs::metadata(host.dir().join("f")).unwrap().len(), SIZE);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -121,7 +121,10 @@ async fn both_sides_change_one_file_and_neither_is_lost() {
     let conflicts = one.replica.conflicts().await.unwrap();
     assert_eq!(conflicts.len(), 1);
     assert_eq!(
-        one.replica.conflict_content(conflicts[0].id).await.unwrap(),
+        one.replica
+            .conflict_content(conflicts[0].id, Vec::new())
+            .await
+            .unwrap(),
         b"mine"
     );
     one.replica.take_conflict(conflicts[0].id).await.unwrap();
@@ -347,7 +350,8 @@ async fn a_renamed_file_that_is_refused_keeps_its_bytes() {
     let mut kept = Vec::new();
     for conflict in one.replica.conflicts().await.unwrap() {
         if conflict.node.is_some() {
-            kept.push(one.replica.conflict_content(conflict.id).await.unwrap());
+            let content = one.replica.conflict_content(conflict.id, Vec::new());
+            kept.push(content.await.unwrap());
         }
     }
     assert!(kept.contains(&bytes), "the moved bytes are kept");

@@ -64,9 +64,6 @@ pub enum Refused {
     /// The history is younger.
     #[error("nothing was recorded at or before that time")]
     NothingThen,
-    /// The answer could not be written.
-    #[error("the answer could not be written: {0}")]
-    Output(#[from] io::Error),
 }
 
 /// Answers on a state folder's socket until `shutdown` is cancelled. The socket
@@ -359,7 +356,7 @@ async fn of_replica(
     replica: &Replica,
     name: &str,
     request: Request,
-    mut out: impl Write + Send + 'static,
+    out: impl Write + Send + 'static,
 ) -> Result<Value, Refused> {
     Ok(match request {
         Request::Barrier {
@@ -394,13 +391,13 @@ async fn of_replica(
             json!(all.into_iter().map(line).collect::<Vec<_>>())
         }
         Request::ShowConflict { id } => {
-            let content = replica.conflict_content(id).await?;
             let all = replica.conflicts().await?;
             let conflict = all.into_iter().find(|conflict| conflict.id == id);
             tokio::task::spawn_blocking(move || out.write_all(&content))
                 .await
                 .map_err(io::Error::other)??;
             let conflict = conflict.ok_or(ReplicaOpError::NoConflict { id })?;
+            replica.conflict_content(id, out).await?;
             json!(ConflictLine::of(conflict, name))
         }
         Request::TakeConflict { id } => {

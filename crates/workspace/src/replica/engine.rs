@@ -2,6 +2,8 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
@@ -9,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::assembly::Assemblies;
 use super::database::{self, Conflict, Durable, ReplicaDatabase};
 use super::handle::ReplicaOpError;
-use crate::content::{Cas, Object, small};
+use crate::content::{Cas, CasError, Object, small};
 use crate::history::{HistoryError, set_meta};
 use crate::mailbox::Commands;
 use crate::proto::fetch::{Finish, Offer};
@@ -61,7 +63,7 @@ pub(super) enum Command {
     Reset,
     Flush(oneshot::Sender<Result<(), ReplicaOpError>>),
     Conflicts(oneshot::Sender<Result<Vec<Conflict>, ReplicaOpError>>),
-    ReadConflict(u64, oneshot::Sender<Result<Vec<u8>, ReplicaOpError>>),
+    ReadConflict(u64, oneshot::Sender<Result<Kept, ReplicaOpError>>),
     TakeConflict(u64, oneshot::Sender<Result<Conflict, ReplicaOpError>>),
     DropConflict(u64, oneshot::Sender<Result<Conflict, ReplicaOpError>>),
     Report(oneshot::Sender<EngineReport>),
@@ -82,7 +84,7 @@ pub(super) struct EngineReport {
 pub(super) struct Engine {
     pub(super) tree: LiveTree,
     pub(super) db: ReplicaDatabase,
-    pub(super) cas: Cas,
+    pub(super) cas: Arc<Cas>,
     pub(super) local: mpsc::UnboundedSender<Vec<LocalChange>>,
     pub(super) assemblies: Assemblies,
     pub(super) poll_every: Duration,
@@ -609,44 +611,50 @@ impl Engine {
             .ok_or(ReplicaOpError::NoConflict { id })
     }
 
-    fn read_conflict(&self, id: u64) -> Result<Vec<u8>, ReplicaOpError> {
+    fn read_conflict(&self, id: u64) -> Result<Kept, ReplicaOpError> {
         let conflict = self.conflict(id)?;
         let Some(node) = conflict.node.filter(|node| !node.is_directory()) else {
-            return Ok(Vec::new());
+            return Ok(Kept::Bytes(Vec::new()));
         };
         self.kept_content(&node.hash)?
             .ok_or(ReplicaOpError::ContentGone { id })
     }
 
-    fn kept_content(&self, hash: &ContentHash) -> Result<Option<Vec<u8>>, ReplicaOpError> {
+    fn kept_content(&self, hash: &ContentHash) -> Result<Option<Kept>, ReplicaOpError> {
         if *hash == ContentHash::empty() {
-            return Ok(Some(Vec::new()));
+            return Ok(Some(Kept::Bytes(Vec::new())));
         }
         if let Some(bytes) = self.db.read(|db| small::get(db, hash))? {
-            return Ok(Some(bytes));
+            return Ok(Some(Kept::Bytes(bytes)));
         }
-        Ok(match self.cas.read(hash)? {
-            None => None,
-            Some(Object::Bytes(bytes)) => Some(bytes),
-            Some(Object::Chunks(manifest)) => {
-                let mut bytes = Vec::new();
-                self.cas.copy_chunks(hash, &manifest, &mut bytes)?;
-                Some(bytes)
-            }
-        })
+        Ok(self.cas.read(hash)?.map(|object| match object {
+            Object::Bytes(bytes) => Kept::Bytes(bytes),
+            Object::Chunks(manifest) => Kept::Chunks {
+                cas: Arc::clone(&self.cas),
+                hash: *hash,
+                manifest,
+            },
+        }))
     }
 
     /// Puts a refused version back at its path, as a new local change.
     fn take_conflict(&mut self, id: u64) -> Result<Conflict, ReplicaOpError> {
         self.flush()?;
         let conflict = self.conflict(id)?;
-        let bytes = self.read_conflict(id)?;
-        match self.tree.apply(
-            &conflict.path,
-            conflict.node.as_ref(),
-            Content::Bytes(&bytes),
-            &self.cas,
-        )? {
+        let kept = self.read_conflict(id)?;
+        let mut write = |mut file: &std::fs::File| {
+            let written = kept.write_to(&mut file);
+            written.map_err(|error| match error {
+                CasError::Io { source, .. } => source,
+                other => io::Error::other(other),
+            })
+        };
+        let content = match &kept {
+            Kept::Bytes(bytes) => Content::Bytes(bytes),
+            Kept::Chunks { .. } => Content::Write(&mut write),
+        };
+        let node = conflict.node.as_ref();
+        match self.tree.apply(&conflict.path, node, content, &self.cas)? {
             Applied::Done => {}
             _ => {
                 return Err(ReplicaOpError::Busy {
@@ -676,6 +684,34 @@ impl Engine {
             db.execute("DELETE FROM conflicts WHERE id = ?1", [id.cast_signed()])
         })?;
         Ok(())
+    }
+}
+
+/// The content of a refused write. What is large is read from the store piece
+/// by piece, and off the engine's thread where somebody waits for each of them.
+#[derive(Debug)]
+pub(super) enum Kept {
+    Bytes(Vec<u8>),
+    Chunks {
+        cas: Arc<Cas>,
+        hash: ContentHash,
+        manifest: Manifest,
+    },
+}
+
+impl Kept {
+    pub(super) fn write_to(&self, out: &mut dyn io::Write) -> Result<(), CasError> {
+        match self {
+            Self::Bytes(bytes) => out.write_all(bytes).map_err(|source| CasError::Io {
+                path: PathBuf::from("(output)"),
+                source,
+            }),
+            Self::Chunks {
+                cas,
+                hash,
+                manifest,
+            } => cas.copy_chunks(hash, manifest, out),
+        }
     }
 }
 

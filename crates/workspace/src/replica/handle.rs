@@ -227,7 +227,7 @@ impl Replica {
         let mut engine = Engine {
             tree,
             db,
-            cas,
+            cas: Arc::new(cas),
             local,
             assemblies: Assemblies::default(),
             poll_every: config.poll_every,
@@ -323,10 +323,17 @@ impl Replica {
         self.engine(Command::Conflicts).await?
     }
 
-    /// The bytes of a refused write.
-    pub async fn conflict_content(&self, id: u64) -> Result<Vec<u8>, ReplicaOpError> {
-        self.engine(|reply| Command::ReadConflict(id, reply))
-            .await?
+    /// Writes out the bytes of a refused write, and gives back where to.
+    pub async fn conflict_content<W: io::Write + Send + 'static>(
+        &self,
+        id: u64,
+        mut out: W,
+    ) -> Result<W, ReplicaOpError> {
+        let kept = self
+            .engine(|reply| Command::ReadConflict(id, reply))
+            .await??;
+        let written = tokio::task::spawn_blocking(move || kept.write_to(&mut out).map(|()| out));
+        Ok(written.await.map_err(|_| ReplicaOpError::Stopped)??)
     }
 
     /// Puts a refused write back at its path, on top of what is there now; it is

@@ -7,6 +7,22 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 pub const MASTER: &str = env!("CARGO_BIN_EXE_crash-master");
 pub const REPLICA: &str = env!("CARGO_BIN_EXE_crash-replica");
 
+/// The most memory that a program of `/proc` ever held.
+pub fn peak_memory_of(process: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM"))
+        .unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib << 10
+}
+
+/// Has the most memory of this program counted from now on.
+pub fn forget_peak_memory() {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+}
+
 /// A program that ends with this value.
 pub struct Process {
     child: Child,
@@ -65,13 +81,7 @@ impl Process {
     }
 
     pub fn peak_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("VmHWM"))
-            .unwrap();
-        let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-        kib << 10
+        peak_memory_of(&self.id().to_string())
     }
 
     pub fn kill(&mut self) {
