@@ -212,6 +212,8 @@ async fn the_past_is_shown_compared_restored_and_the_restore_undone() {
     for (words, says) in [
         (&["show", "d/f@999"][..], "999"),
         (&["show", "nothing@now"], "did not exist"),
+        (&["show", "d@now"], "d is a folder"),
+        (&["restore", "--to", "first", "typo"], "never there"),
         (&["diff", "never.."], "no checkpoint"),
         (&["checkpoint", "first"], "already"),
     ] {
@@ -222,6 +224,9 @@ async fn the_past_is_shown_compared_restored_and_the_restore_undone() {
         .await
         .fails(2);
     workspace(&machine, "work", &["restore"]).await.fails(2);
+    let inside = workspace(&machine, "work", &["fork", "work/d/new/copy"]).await;
+    assert!(inside.fails(2).contains("is inside"));
+    assert!(!at("work/d/new").exists());
     workspace(&machine, "work", &["restore", "--at", "soon"])
         .await
         .fails(2);
@@ -426,6 +431,9 @@ async fn what_should_not_be_tracked_is_refused() {
         .await
         .fails(2);
     assert!(neither.contains("--connect"), "{neither}");
+    let nameless = [&mixed[..mixed.len() - 1], &[""]].concat();
+    let told = machine.runs(&nameless).await.fails(2);
+    assert!(told.contains("--sandbox-id"), "{told}");
 }
 
 #[tokio::test]
@@ -437,6 +445,13 @@ async fn damage_is_found_and_told_with_what_it_affects() {
         .collect();
     fs::write(machine.path().join("work/f"), noise).unwrap();
     asks(&machine, "work", &["log"]).await;
+    let status = asks(&machine, "work", &["status"]).await;
+    let state = machine.home().join("workspaces");
+    let state = state.join(status["id"].as_str().unwrap());
+    let length = |name: &str| fs::metadata(state.join(name)).unwrap().len();
+    let database = length("history.db") + length("history.db-wal");
+    assert_eq!(status["history"]["database_bytes"], json!(database));
+    assert!(status["history"]["store_bytes"].as_u64() >= Some(200_000));
     master.stops().await;
     for object in objects(&machine.home().join("cas")) {
         let mut bytes = fs::read(&object).unwrap();

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -127,6 +128,13 @@ impl Cas {
         fs::File::open(self.object_path(hash))
             .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut first))
             .is_ok_and(|()| first == [2])
+    }
+
+    /// What all objects take on the disk.
+    pub fn disk_bytes(&self) -> Result<u64, CasError> {
+        let blocks = |path: PathBuf| fs::metadata(path).map_or(0, |metadata| metadata.blocks());
+        let all = self.objects()?;
+        Ok(all.into_iter().map(|(_, path)| blocks(path) * 512).sum())
     }
 
     /// Every object in the store.

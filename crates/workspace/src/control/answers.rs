@@ -62,8 +62,11 @@ pub struct SizeAnswer {
     pub contents: u64,
     /// Sum of those contents, uncompressed.
     pub content_bytes: u64,
-    /// The database file.
+    /// The database and its write-ahead log.
     pub database_bytes: u64,
+    /// What the store of all workspaces takes on the disk.
+    #[serde(default)]
+    pub store_bytes: u64,
     /// The oldest sequence that can be shown.
     pub floor: u64,
 }

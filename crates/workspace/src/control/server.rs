@@ -61,6 +61,12 @@ pub enum Refused {
     /// There is no such checkpoint.
     #[error("there is no checkpoint {0:?}; a state is a sequence, a checkpoint's name, or `now`")]
     NoCheckpoint(String),
+    /// The path is in no version.
+    #[error("{0} was never there; `quintet workspace log` lists what was")]
+    NeverThere(WorkspacePath),
+    /// There is nothing to show of a folder.
+    #[error("{0} is a folder at sequence {1}, which has no content; name a file in it")]
+    Folder(WorkspacePath, u64),
     /// The history is younger.
     #[error("nothing was recorded at or before that time")]
     NothingThen,
@@ -196,6 +202,7 @@ async fn master_status(workspace: &Workspace) -> Result<Value, Refused> {
             contents: sizes.contents,
             content_bytes: sizes.content_bytes,
             database_bytes: sizes.database_bytes,
+            store_bytes: workspace.store_bytes().await?,
             floor: sizes.floor,
         }),
         polling: answers::polling(status.watch),
@@ -244,9 +251,11 @@ async fn of_master(
         }
         Request::Show { path, at } => {
             let sequence = find(workspace, at).await?;
-            let node = workspace
-                .show(WorkspacePath::parse(&path)?, sequence, out)
-                .await?;
+            let path = WorkspacePath::parse(&path)?;
+            let node = workspace.show(path.clone(), sequence, out).await?;
+            if node.is_directory() {
+                return Err(Refused::Folder(path, sequence));
+            }
             json!(ShowAnswer {
                 sequence,
                 hash: node.hash.to_string(),
@@ -263,7 +272,18 @@ async fn of_master(
         Request::Restore { to, path, dry_run } => {
             let to = find(workspace, to).await?;
             let before = workspace.flush().await?;
-            let report = workspace.restore(to, parse(path)?, dry_run).await?;
+            let path = parse(path)?;
+            if let Some(path) = &path {
+                let ever = LogQuery {
+                    path: Some(path.clone()),
+                    limit: Some(1),
+                    ..LogQuery::default()
+                };
+                if workspace.log(ever).await?.is_empty() {
+                    return Err(Refused::NeverThere(path.clone()));
+                }
+            }
+            let report = workspace.restore(to, path, dry_run).await?;
             json!(RestoreAnswer {
                 to,
                 before,
@@ -393,9 +413,6 @@ async fn of_replica(
         Request::ShowConflict { id } => {
             let all = replica.conflicts().await?;
             let conflict = all.into_iter().find(|conflict| conflict.id == id);
-            tokio::task::spawn_blocking(move || out.write_all(&content))
-                .await
-                .map_err(io::Error::other)??;
             let conflict = conflict.ok_or(ReplicaOpError::NoConflict { id })?;
             replica.conflict_content(id, out).await?;
             json!(ConflictLine::of(conflict, name))

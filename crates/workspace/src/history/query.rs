@@ -81,7 +81,7 @@ pub struct SizeReport {
     pub content_bytes: u64,
     /// Small contents inside the database, as stored.
     pub small_bytes: u64,
-    /// The database file.
+    /// The database and its write-ahead log.
     pub database_bytes: u64,
     /// Deletions up to here are forgotten; what is older cannot be restored.
     pub floor: u64,
@@ -381,7 +381,10 @@ impl HistoryReader {
 
     /// What the history takes.
     pub fn sizes(&self) -> Result<SizeReport, HistoryError> {
-        let database_bytes = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
+        let mut log = self.path.clone().into_os_string();
+        log.push("-wal");
+        let length = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let database_bytes = length(&self.path) + length(Path::new(&log));
         self.read(|db| {
             let number = |sql: &str| db.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
             let count = |sql: &str| number(sql).map(|value| value.unwrap_or(0).cast_unsigned());

@@ -410,6 +410,11 @@ impl Workspace {
         self.read(|reader, _| Ok(reader.sizes()?)).await
     }
 
+    /// What the store of all workspaces takes on the disk.
+    pub async fn store_bytes(&self) -> Result<u64, WorkspaceError> {
+        self.read(|_, cas| Ok(cas.disk_bytes()?)).await
+    }
+
     /// Versions that refer to a content, as `PATH@SEQUENCE`; a hundred at most.
     pub async fn versions_with(&self, hash: ContentHash) -> Result<Vec<String>, WorkspaceError> {
         self.read(move |reader, _| Ok(reader.versions_with(&hash, 100)?))

@@ -1,6 +1,7 @@
 //! `quintet workspace fork`.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -29,6 +30,14 @@ pub(crate) struct ForkArgs {
 
 pub(crate) async fn run(context: &Context, args: ForkArgs) -> Result<ExitCode, CommandError> {
     let mut target = Target::find(context, args.dir.dir.as_deref())?;
+    if real(&args.new)?.starts_with(&target.place.dir) {
+        return Err(CommandError::usage(format!(
+            "{} is inside {}, which would record it",
+            args.new.display(),
+            target.place.dir.display()
+        ))
+        .hint("name a folder outside of it"));
+    }
     std::fs::create_dir_all(&args.new)?;
     let new = Place::of(context.home.root(), &args.new)?;
     if new.role().is_some() {
@@ -37,7 +46,7 @@ pub(crate) async fn run(context: &Context, args: ForkArgs) -> Result<ExitCode, C
             new.dir.display()
         )));
     }
-    let text = |path: &std::path::Path| {
+    let text = |path: &Path| {
         path.to_str()
             .map(str::to_owned)
             .ok_or_else(|| CommandError::usage(format!("{} is not UTF-8", path.display())))
@@ -56,4 +65,15 @@ pub(crate) async fn run(context: &Context, args: ForkArgs) -> Result<ExitCode, C
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The real path of a folder that may not be there yet.
+fn real(path: &Path) -> io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    for above in path.ancestors() {
+        if let Ok(real) = above.canonicalize() {
+            return Ok(real.join(path.strip_prefix(above).unwrap_or(Path::new(""))));
+        }
+    }
+    Ok(path)
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quintet_workspace::control::{self, Open};
 use quintet_workspace::replica::{ReplicaOpError, Runner, UnixDial, WebSocketDial};
@@ -48,7 +49,7 @@ pub(crate) struct MirrorArgs {
     ws_connect: Option<String>,
 
     /// Name under which the master knows this replica; the same over restarts
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     sandbox_id: String,
 
     /// What the master wants to know from those who come over WebSocket

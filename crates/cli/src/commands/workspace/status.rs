@@ -62,6 +62,10 @@ pub(crate) async fn run(context: &Context, args: StatusArgs) -> Result<ExitCode,
             size(history.database_bytes),
             history.floor
         ))?;
+        output.line(format_args!(
+            "store     {} on disk, of all workspaces",
+            size(history.store_bytes)
+        ))?;
     }
     if let Some(connected) = status.connected {
         let connected = if connected {
