@@ -204,7 +204,7 @@ async fn polling_finds_everything_too() {
 }
 
 /// A program of the crash test with small disks of its own under `home`. `None`
-/// where the kernel does not let us make one.
+/// where the kernel lets us make none in any way.
 fn on_small_disks(
     program: &str,
     home: &Path,
@@ -218,17 +218,16 @@ fn on_small_disks(
             format!("mkdir -p {home_name}/{dir} && mount -t tmpfs -o size={size} none {home_name}/{dir} && ")
         })
         .collect();
-    let mut process = Process::start(Command::new("unshare").args([
-        "-Urm",
-        "sh",
-        "-c",
-        &format!("{mounts} exec {program} {home_name} {name}"),
-    ]));
-    if process.line() != "ready" {
-        eprintln!("no small disk can be made here");
-        return None;
+    let command = format!("{mounts} exec {program} {home_name} {name}");
+    // Without namespaces of users, root can still have one of mounts.
+    for how in ["-Urm", "-m"] {
+        let mut process = Process::start(Command::new("unshare").args([how, "sh", "-c", &command]));
+        if process.line() == "ready" {
+            return Some(process);
+        }
     }
-    Some(process)
+    eprintln!("NOT TESTED: no small disk can be made here, by users nor by root");
+    None
 }
 
 /// A path as another program sees it.
@@ -240,9 +239,7 @@ fn seen_by(process: &Process, path: &Path) -> PathBuf {
 fn a_full_disk_at_the_replica_loses_nothing_and_passes() {
     let home = tempfile::tempdir().unwrap();
     fs::create_dir(home.path().join("work")).unwrap();
-    let Some(_master) = on_small_disks(MASTER, home.path(), "", &[]) else {
-        return;
-    };
+    let _master = Process::end(MASTER, home.path(), "");
     let Some(mut replica) = on_small_disks(REPLICA, home.path(), "one", &[("one", "3m")]) else {
         return;
     };
@@ -277,17 +274,16 @@ fn a_full_disk_at_the_replica_loses_nothing_and_passes() {
 fn a_full_disk_at_the_master_loses_nothing_and_passes() {
     let home = tempfile::tempdir().unwrap();
     let disks = [("work", "64m"), ("cas", "4m")];
-    let Some(master) = on_small_disks(MASTER, home.path(), "", &disks) else {
+    let Some(mut master) = on_small_disks(MASTER, home.path(), "", &disks) else {
         return;
     };
     let filler = seen_by(&master, &home.path().join("cas/filler"));
     fs::write(&filler, vec![0; 3_900_000]).unwrap();
-    let Some(mut replica) = on_small_disks(REPLICA, home.path(), "one", &[]) else {
-        return;
-    };
+    let mut replica = Process::end(REPLICA, home.path(), "one");
     let written = noise("large", 2_000_000);
     fs::write(home.path().join("one/large"), &written).unwrap();
     fs::write(home.path().join("one/small"), "small").unwrap();
+    assert_eq!(master.line(), "the disk is full");
     // The replica tries again and again; when there is room, it is taken.
     fs::remove_file(&filler).unwrap();
     replica.agree();
@@ -321,12 +317,8 @@ fn a_large_file_passes_through_little_memory() {
         file.write_all_at(bytes, *offset).unwrap();
     }
     drop(file);
-    let Some(master) = on_small_disks(MASTER, home.path(), "", &[]) else {
-        return;
-    };
-    let Some(mut replica) = on_small_disks(REPLICA, home.path(), "one", &[]) else {
-        return;
-    };
+    let master = Process::end(MASTER, home.path(), "");
+    let mut replica = Process::end(REPLICA, home.path(), "one");
     replica.agree();
     let copy = fs::File::open(home.path().join("one/large")).unwrap();
     let metadata = copy.metadata().unwrap();

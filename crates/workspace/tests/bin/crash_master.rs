@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 
+use quintet_workspace::master::{ServeError, WorkspaceError};
 use quintet_workspace::{Connection, Workspace, WorkspaceConfig};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -26,11 +27,13 @@ async fn main() {
         let (stream, _) = listener.accept().await.unwrap();
         let workspace = workspace.clone();
         sessions.spawn(async move {
-            drop(
-                workspace
-                    .serve(Connection::over_stream(stream), CancellationToken::new())
-                    .await,
-            );
+            let connection = Connection::over_stream(stream);
+            let served = workspace.serve(connection, CancellationToken::new()).await;
+            if let Err(ServeError::Workspace(WorkspaceError::Store(error))) = served
+                && error.is_full()
+            {
+                println!("the disk is full");
+            }
         });
     }
 }
