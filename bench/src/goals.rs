@@ -313,6 +313,20 @@ pub(crate) const GOALS: &[Goal] = &[
         UNEXPLAINED,
     ),
     goal(
+        "one change is visible before unison's",
+        AtLeast(1.0),
+        TIMES,
+        |it| it.ratio("workspace", VISIBLE, "unison -repeat watch"),
+        UNEXPLAINED,
+    ),
+    goal(
+        "one change is visible before syncthing's",
+        AtLeast(1.0),
+        TIMES,
+        |it| it.ratio("workspace", VISIBLE, "syncthing"),
+        UNEXPLAINED,
+    ),
+    goal(
         "1 MiB changed inside 1 GiB: under 1 s",
         AtMost(1.0),
         "s",
