@@ -34,7 +34,8 @@ pub(super) async fn upgrade(
     };
     let known = bearer(&headers).and_then(|token| runtime.workspaces.followed_with(&id, token));
     let Some(following) = known else {
-        let text = "no such workspace is open to this token\n";
+        let text = "no such workspace is open to this token: only one that the daemon gave a worker \
+                    together with the workspace opens it\n";
         return (StatusCode::UNAUTHORIZED, text).into_response();
     };
     let limits = ws_limits();

@@ -25,7 +25,11 @@ impl BadReplica {
                 socket,
                 decoder: quintet_framing::Decoder::new(FORMAT),
             }),
-            Err(DialError::Refused { status, .. }) => Err(status),
+            Err(DialError::Refused { status, reason, .. }) => {
+                let says_which = reason.contains("that the daemon gave a worker");
+                assert!(status != 401 || says_which, "{reason}");
+                Err(status)
+            }
             Err(error) => panic!("{error}"),
         }
     }
