@@ -165,24 +165,18 @@ pub fn listed(
     connection: &Connection,
     session: Option<u64>,
 ) -> Result<Vec<(Message, bool)>, StoreError> {
-    let session = session.map(u64::cast_signed);
-    let (count, bytes): (i64, i64) = connection
-        .prepare_cached(
-            "SELECT count(*), coalesce(sum(length(CAST(text AS BLOB))), 0) FROM messages
-             WHERE state = 'queued' AND (?1 IS NULL OR session = ?1)",
-        )?
-        .query_row([session], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    // SQLite cuts by characters, which have up to four bytes.
-    let most = match bytes {
-        0..=MAX_LISTED => bytes,
-        _ => MAX_LISTED / 4 / count,
-    };
+    // One statement, so that what is counted is what is listed. SQLite cuts by characters, which
+    // have up to four bytes.
     let mut statement = connection.prepare_cached(
-        "SELECT id, session, sender, substr(text, 1, ?2), purpose, at, first_seq,
-                length(text) > ?2
-         FROM messages WHERE state = 'queued' AND (?1 IS NULL OR session = ?1) ORDER BY id",
+        "WITH waiting AS (
+             SELECT * FROM messages WHERE state = 'queued' AND (?1 IS NULL OR session = ?1)),
+         total AS (SELECT count(*) AS count, sum(length(CAST(text AS BLOB))) AS bytes FROM waiting),
+         part AS (SELECT iif(bytes > ?2, ?2 / 4 / count, bytes) AS most FROM total)
+         SELECT id, session, sender, substr(text, 1, most), purpose, at, first_seq,
+                length(text) > most
+         FROM waiting, part ORDER BY id",
     )?;
-    let rows = statement.query_map((session, most), |row| {
+    let rows = statement.query_map((session.map(u64::cast_signed), MAX_LISTED), |row| {
         Ok((Message::from_sql(row)?, row.get(7)?))
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
