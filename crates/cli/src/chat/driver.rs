@@ -79,6 +79,7 @@ async fn converse(
     let mut view = View::default();
     let mut tasks = Tasks {
         home: home.clone(),
+        cwd: choice.cwd,
         inputs: sender,
         journal: JoinSet::new(),
         requests: JoinSet::new(),
@@ -151,6 +152,8 @@ fn terminal_input(event: TerminalEvent) -> Option<Input> {
 /// Everything that runs beside the screen; dropped, it stops.
 struct Tasks {
     home: Home,
+    /// The folder of new sessions.
+    cwd: Option<String>,
     inputs: mpsc::Sender<Input>,
     journal: JoinSet<()>,
     requests: JoinSet<()>,
@@ -171,10 +174,10 @@ impl Tasks {
     }
 
     fn request(&mut self, effect: Effect, agent: String) {
-        let home = self.home.clone();
+        let (home, cwd) = (self.home.clone(), self.cwd.clone());
         let inputs = self.inputs.clone();
         self.requests.spawn(async move {
-            if let Err(refused) = carry_out(&home, effect, agent, &inputs).await {
+            if let Err(refused) = carry_out(&home, effect, agent, cwd, &inputs).await {
                 // Without a screen there is nobody to tell.
                 let _ = inputs.send(refused).await;
             }
@@ -297,6 +300,7 @@ async fn carry_out(
     home: &Home,
     effect: Effect,
     agent: String,
+    cwd: Option<String>,
     inputs: &mpsc::Sender<Input>,
 ) -> Result<(), Input> {
     let unsent = match &effect {
@@ -307,7 +311,7 @@ async fn carry_out(
         message: connect::not_reached(home, error).message(),
         unsent: unsent.clone(),
     })?;
-    let done = ask(&mut client, effect, agent, inputs).await;
+    let done = ask(&mut client, effect, agent, cwd, inputs).await;
     done.map_err(|error| {
         // After a loss nobody knows whether it arrived; the journal shows it if it did.
         let unsent = unsent.filter(|_| !connect::is_loss(&error));
@@ -322,6 +326,7 @@ async fn ask(
     client: &mut UnixClient,
     effect: Effect,
     agent: String,
+    cwd: Option<String>,
     inputs: &mpsc::Sender<Input>,
 ) -> Result<(), ClientError> {
     let told = match effect {
@@ -331,6 +336,7 @@ async fn ask(
                 content: text,
                 session,
                 sender: Some(SENDER.to_owned()),
+                cwd,
                 new_chat: session.is_none(),
                 ..StreamMsg::default()
             });

@@ -17,7 +17,11 @@ use crate::turn::{Opening, Seen, Turn};
 
 /// Answers every line until stdin ends; a turn that fails ends it with its error.
 pub(crate) async fn run(context: &Context, choice: Choice) -> Result<ExitCode, CommandError> {
-    let Choice { agent, mut session } = choice;
+    let Choice {
+        agent,
+        mut session,
+        cwd,
+    } = choice;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
         if line.trim().is_empty() {
@@ -28,6 +32,7 @@ pub(crate) async fn run(context: &Context, choice: Choice) -> Result<ExitCode, C
             content: line,
             session,
             sender: Some(SENDER.to_owned()),
+            cwd: cwd.clone(),
             new_chat: session.is_none(),
             ..StreamMsg::default()
         });

@@ -1,5 +1,6 @@
 //! `quintet chat`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -7,6 +8,7 @@ use quintet_control::Client;
 use quintet_control::wire::{SessionInfo, SessionsMsg};
 
 use super::Context;
+use super::send::folder;
 use crate::chat::{SENDER, driver, plain};
 use crate::connect;
 use crate::error::CommandError;
@@ -16,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   quintet chat                       Go on with your newest session
   quintet chat coder --new           Start a new one
+  quintet chat --cwd ~/project       Work in that folder
   echo 'ls -l' | quintet chat shell  In a pipe: each line is a message, the answers are text
 
 F1 or /help shows the keys. Leaving does not stop the agent.";
@@ -37,6 +40,10 @@ pub(crate) struct ChatArgs {
     /// Start a new session
     #[arg(long)]
     new: bool,
+
+    /// Work in this folder: go on with the newest session there, or start one
+    #[arg(long, value_name = "DIR", conflicts_with = "session")]
+    cwd: Option<PathBuf>,
 }
 
 /// What to open.
@@ -44,6 +51,8 @@ pub(crate) struct ChatArgs {
 pub(crate) struct Choice {
     pub(crate) agent: String,
     pub(crate) session: Option<u64>,
+    /// The folder of a new session.
+    pub(crate) cwd: Option<String>,
 }
 
 pub(crate) async fn run(context: &Context, args: ChatArgs) -> Result<ExitCode, CommandError> {
@@ -70,6 +79,7 @@ async fn choose(context: &Context, args: ChatArgs) -> Result<Choice, CommandErro
             Some(session) => Ok(Choice {
                 agent: session.agent,
                 session: Some(number),
+                cwd: None,
             }),
             None => Err(CommandError::failed(format!("session {number} not found"))
                 .hint("`quintet sessions` lists them")),
@@ -82,18 +92,25 @@ async fn choose(context: &Context, args: ChatArgs) -> Result<Choice, CommandErro
             default_agent(|name| agents.iter().any(|agent| agent.name == name))
         }
     };
+    let cwd = args.cwd.map(|path| folder(context.output, &path));
+    let cwd = cwd.transpose()?;
     let session = if args.new {
         None
     } else {
-        newest(&sessions, &agent)
+        newest(&sessions, &agent, cwd.as_deref())
     };
-    Ok(Choice { agent, session })
+    Ok(Choice {
+        agent,
+        session,
+        cwd,
+    })
 }
 
-fn newest(sessions: &[SessionInfo], agent: &str) -> Option<u64> {
+fn newest(sessions: &[SessionInfo], agent: &str, cwd: Option<&str>) -> Option<u64> {
     sessions
         .iter()
         .filter(|session| !session.closed && session.agent == agent && session.created_by == SENDER)
+        .filter(|session| cwd.is_none_or(|cwd| session.workspace == cwd))
         .map(|session| session.id)
         .max()
 }
@@ -121,6 +138,7 @@ mod tests {
             agent: agent.into(),
             created_by: by.into(),
             closed,
+            workspace: format!("/w/{id}"),
             ..SessionInfo::default()
         };
         let sessions = [
@@ -130,7 +148,9 @@ mod tests {
             session(4, "coder", "cron", false),
             session(5, "shell", "user", false),
         ];
-        assert_eq!(newest(&sessions, "coder"), Some(2));
-        assert_eq!(newest(&sessions, "other"), None);
+        assert_eq!(newest(&sessions, "coder", None), Some(2));
+        assert_eq!(newest(&sessions, "coder", Some("/w/1")), Some(1));
+        assert_eq!(newest(&sessions, "coder", Some("/w/3")), None);
+        assert_eq!(newest(&sessions, "other", None), None);
     }
 }

@@ -75,7 +75,11 @@ pub(crate) struct SendArgs {
 
 pub(crate) async fn run(context: &Context, args: SendArgs) -> Result<ExitCode, CommandError> {
     let json = args.json;
-    let turn = Turn::open(&context.home, Opening::Say(args.into_message()?)).await?;
+    let turn = Turn::open(
+        &context.home,
+        Opening::Say(args.into_message(context.output)?),
+    )
+    .await?;
     watch(context, turn, json).await
 }
 
@@ -333,7 +337,7 @@ fn question_json(question: &Question) -> serde_json::Value {
 }
 
 impl SendArgs {
-    fn into_message(self) -> Result<StreamMsg, CommandError> {
+    fn into_message(self, output: Output) -> Result<StreamMsg, CommandError> {
         let content = if self.text == "-" {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text)?;
@@ -349,12 +353,23 @@ impl SendArgs {
             content,
             session: self.session,
             sender: Some(self.sender),
-            cwd: self.cwd.map(|path| absolute(&path)).transpose()?,
+            cwd: self.cwd.map(|path| folder(output, &path)).transpose()?,
             new_chat: self.new,
             resume_file: self.resume_file.map(|path| absolute(&path)).transpose()?,
             worker: self.worker,
         })
     }
+}
+
+/// The folder of a new session, which the daemon takes when it is one; a mistyped one is said.
+pub(super) fn folder(output: Output, path: &std::path::Path) -> Result<String, CommandError> {
+    if !path.is_dir() {
+        output.talk(format_args!(
+            "{} is not a folder: a new session gets one of its own",
+            path.display()
+        ));
+    }
+    absolute(path)
 }
 
 /// The daemon has another current folder than this program.

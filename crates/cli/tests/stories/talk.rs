@@ -502,3 +502,32 @@ async fn chat_in_a_pipe_is_plain_text() {
         3
     );
 }
+
+#[tokio::test]
+async fn chat_works_in_the_folder_that_it_is_given() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    machine
+        .pipes("say one\n", &["chat", "test"])
+        .await
+        .succeeds();
+    let project = machine.path().join("project");
+    std::fs::create_dir(&project).unwrap();
+    let project = project.to_str().unwrap();
+    let chat = ["chat", "test", "--cwd", project];
+    machine.pipes("say two\n", &chat).await.succeeds();
+    machine.pipes("say three\n", &chat).await.succeeds();
+    let sessions = machine.runs(&["sessions", "--json"]).await.json();
+    let there: Vec<_> = sessions
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|session| session["workspace"] == project)
+        .map(|session| session["messages"].as_u64())
+        .collect();
+    assert_eq!(there, [Some(2)], "{sessions}");
+
+    let mistyped = machine.pipes("say four\n", &["chat", "test", "--cwd", "nowhere"]);
+    let told = mistyped.await;
+    assert!(told.stderr.contains("nowhere is not a folder"), "{told:?}");
+}
