@@ -196,6 +196,10 @@ impl Runtime {
         set(&metrics.approvals_pending, counts.approvals);
         set(&metrics.journal_bytes, counts.journal_bytes);
         set(&metrics.journal_seq, self.db.tail().head());
+        set(&metrics.journal_readers, self.db.tail().readers() as u64);
+        for (kind, count) in self.db.tail().counts() {
+            metrics.journal_rows(kind.as_str(), count);
+        }
         set(&metrics.turns_running, self.coordinator.running() as u64);
         set(&metrics.workers_online, self.workers.online() as u64);
         set(&metrics.uptime_seconds, self.started.elapsed().as_secs());

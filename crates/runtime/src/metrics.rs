@@ -13,6 +13,10 @@ pub(crate) struct Metrics {
     registry: Registry,
     /// Turns that ended, by their finish reason.
     turns_ended: Family<[(&'static str, String); 1], Counter>,
+    /// Journal rows since the start, by their kind: whatever happens is one.
+    journal_rows: Family<[(&'static str, String); 1], Counter>,
+    /// Readers of the journal.
+    pub(crate) journal_readers: Gauge,
     /// Open control connections.
     pub(crate) control_connections: Gauge,
     /// Clients that were cut off for breaking a rule or a limit.
@@ -80,6 +84,11 @@ impl Metrics {
         };
         let this = Self {
             turns_ended: Family::default(),
+            journal_rows: Family::default(),
+            journal_readers: gauge(
+                "journal_readers",
+                "Readers of the journal: clients that follow it, and the daemon's own",
+            ),
             control_cut,
             cron_started,
             worker_commands,
@@ -111,6 +120,11 @@ impl Metrics {
             "Turns that ended, by their finish reason",
             this.turns_ended.clone(),
         );
+        registry.register(
+            "journal_rows",
+            "Journal rows since the start, by their kind",
+            this.journal_rows.clone(),
+        );
         Arc::new(Self { registry, ..this })
     }
 
@@ -126,6 +140,14 @@ impl Metrics {
         self.turns_ended
             .get_or_create(&[("finish_reason", label.to_owned())])
             .inc();
+    }
+
+    /// Takes over how many journal rows of a kind there were. Kinds are names of our own: a bound.
+    pub(crate) fn journal_rows(&self, kind: &str, count: u64) {
+        let rows = self
+            .journal_rows
+            .get_or_create(&[("kind", kind.to_owned())]);
+        rows.inc_by(count.saturating_sub(rows.get()));
     }
 
     /// The text that a scraper reads.

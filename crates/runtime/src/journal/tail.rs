@@ -1,11 +1,11 @@
 //! The newest rows, in memory.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::Row;
+use super::{Kind, Row};
 
 /// Rows and bytes kept at the most; readers behind them read from disk.
 const MAX_ROWS: usize = 8192;
@@ -26,6 +26,8 @@ pub(crate) struct Tail {
 struct Recent {
     rows: VecDeque<Arc<Row>>,
     bytes: usize,
+    /// How many rows of each kind there were since the start.
+    counts: HashMap<Kind, u64>,
 }
 
 impl Tail {
@@ -45,6 +47,10 @@ impl Tail {
             let mut recent = self.lock();
             for row in rows {
                 recent.bytes += row.weight();
+                match recent.counts.get_mut(&row.kind) {
+                    Some(count) => *count += 1,
+                    None => drop(recent.counts.insert(row.kind.clone(), 1)),
+                }
                 recent.rows.push_back(row);
             }
             while recent.rows.len() > MAX_ROWS || recent.bytes > MAX_BYTES {
@@ -84,6 +90,16 @@ impl Tail {
     /// The number of the newest durable row.
     pub(crate) fn head(&self) -> u64 {
         *self.head.borrow()
+    }
+
+    /// How many rows of each kind were published since the start.
+    pub(crate) fn counts(&self) -> HashMap<Kind, u64> {
+        self.lock().counts.clone()
+    }
+
+    /// How many readers there are, behind or not.
+    pub(crate) fn readers(&self) -> usize {
+        self.head.receiver_count()
     }
 
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {

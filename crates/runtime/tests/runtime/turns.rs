@@ -411,6 +411,33 @@ async fn counts(daemon: &TestDaemon, line: &str) {
 }
 
 #[tokio::test]
+async fn metrics_follow_what_happens() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    for _ in 0..2 {
+        let message = script(&[r#"{"say": "hello"}"#]);
+        client.send(message).await.expect("answers");
+    }
+    for line in [
+        "quintet_journal_rows_total{kind=\"message\"} 2",
+        "quintet_journal_rows_total{kind=\"turn_ended\"} 2",
+        "quintet_journal_rows_total{kind=\"session_created\"} 1",
+        "quintet_turns_ended_total{finish_reason=\"end_turn\"} 2",
+        "quintet_sessions_open 1",
+        "quintet_messages_queued 0",
+        "quintet_asks_pending 0",
+        "quintet_approvals_pending 0",
+        "quintet_turns_running 0",
+        "quintet_agent_processes 1",
+        "quintet_control_connections 1",
+        "quintet_control_cut_total 0",
+        "quintet_cron_started_total 0",
+    ] {
+        counts(&daemon, line).await;
+    }
+}
+
+#[tokio::test]
 async fn a_turn_waits_for_a_full_disk_and_goes_on_when_it_is_not() {
     let daemon = TestDaemon::start().await;
     let mut client = daemon.client().await;
