@@ -13,6 +13,8 @@ const RESTART_KEYS: &[&str] = &[
     "http.tls_cert",
     "http.tls_key",
     "control.tcp",
+    "control.idle_timeout",
+    "control.max_connections",
     "sandbox.heartbeat",
     "sandbox.output_quota",
     "sandbox.isolate",
