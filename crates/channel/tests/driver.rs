@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::routing::any;
-use futures_util::SinkExt;
+use futures_util::{SinkExt, StreamExt};
 use quintet_channel::client::{Client, ClientError, Identity, ServerMessage};
 use quintet_channel::proto::device::{Device, DeviceId, Seconds, Seen, TokenHash};
 use quintet_channel::proto::keys::{KeyPair, PublicKey, Secret32};
@@ -195,6 +195,13 @@ impl Bed {
     }
 }
 
+fn close_code(message: tokio_tungstenite::tungstenite::Message) -> u16 {
+    let tokio_tungstenite::tungstenite::Message::Close(Some(frame)) = message else {
+        panic!("{message:?}")
+    };
+    frame.code.into()
+}
+
 #[tokio::test]
 async fn a_client_that_never_reads_is_cut_off() {
     let limits = Limits {
@@ -279,8 +286,10 @@ async fn a_handshake_has_an_end() {
     request
         .headers_mut()
         .insert("sec-websocket-protocol", SUBPROTOCOL.parse().unwrap());
-    let (_socket, _) = tokio_tungstenite::connect_async(request).await.unwrap();
-    assert!(matches!(bed.why_ended().await, Closed::Violated(_)));
+    let (mut socket, _) = tokio_tungstenite::connect_async(request).await.unwrap();
+    assert_eq!(bed.why_ended().await, Closed::Unfinished);
+    let closed = timeout(DEADLINE, socket.next()).await.unwrap();
+    assert_eq!(close_code(closed.unwrap().unwrap()), 1008);
 }
 
 #[tokio::test]

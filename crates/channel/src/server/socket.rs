@@ -38,6 +38,9 @@ pub enum Closed {
     /// Nothing came, not even an answer to a ping.
     #[error("the client is silent")]
     Silent,
+    /// Its handshake takes too long.
+    #[error("the handshake takes too long")]
+    Unfinished,
     /// The pairing or the token was refused.
     #[error("{0}")]
     Refused(String),
@@ -56,7 +59,11 @@ impl Closed {
     /// Whether it was cut off for what it did.
     pub fn is_clients_fault(&self) -> bool {
         match self {
-            Self::TooLong(_) | Self::NotReading | Self::Refused(_) | Self::Violated(_) => true,
+            Self::TooLong(_)
+            | Self::NotReading
+            | Self::Unfinished
+            | Self::Refused(_)
+            | Self::Violated(_) => true,
             Self::Gone | Self::Stopping | Self::Silent | Self::Revoked | Self::Expired => false,
         }
     }
@@ -66,7 +73,7 @@ impl Closed {
             Self::Gone | Self::Refused(_) | Self::Revoked | Self::Expired => code::NORMAL,
             Self::Stopping => code::GOING_AWAY,
             Self::TooLong(_) => code::TOO_BIG,
-            Self::NotReading | Self::Silent => code::POLICY,
+            Self::NotReading | Self::Silent | Self::Unfinished => code::POLICY,
             Self::Violated(_) => code::PROTOCOL,
         }
     }

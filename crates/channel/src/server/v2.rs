@@ -65,7 +65,7 @@ async fn run<B: Backend>(
     let (transport, admitted) = match shaken.await {
         Ok(Ok(done)) => done,
         Ok(Err(closed)) => return closed,
-        Err(_) => return Closed::Violated("the handshake takes too long".to_owned()),
+        Err(_) => return Closed::Unfinished,
     };
     let Transport {
         mut sending,
