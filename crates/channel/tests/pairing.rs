@@ -7,6 +7,7 @@ use quintet_channel::proto::pairing::verifier;
 use quintet_channel::proto::v2::HandshakeError;
 use quintet_channel::proto::v2::noise::{Initiator, Responder, prologue};
 use quintet_channel::proto::v2::pair::{DaemonPairing, DevicePairing, Paired};
+use quintet_channel::proto::v2::record::Transport;
 
 fn keys(seed: u8) -> KeyPair {
     KeyPair::new(&Secret32::new([seed; 32]))
@@ -179,4 +180,45 @@ proptest! {
         }
         prop_assert!(Responder::read(b"", &keys(2), &frame).is_err());
     }
+}
+
+/// Keys stolen later open no recording: the ephemeral keys of that connection are gone.
+#[test]
+fn a_recording_does_not_open_with_both_static_keys() {
+    let ephemeral = |seed| Secret32::new([seed; 32]);
+    let (device, daemon) = (keys(1), keys(2));
+    let prologue = prologue(None);
+    let start = |ephemeral: &Secret32| {
+        Initiator::start(&prologue, &device, &daemon.public(), ephemeral, b"").unwrap()
+    };
+    let (initiator, first) = start(&ephemeral(3));
+    let (responder, _) = Responder::read(&prologue, &daemon, &first).unwrap();
+    let (second, mut theirs) = responder.reply(&ephemeral(4), b"").unwrap();
+    let (_, mut ours) = initiator.finish(&second).unwrap();
+    let mut upwards = b"from the device".to_vec();
+    ours.sending.seal(&mut upwards).unwrap();
+    let mut downwards = b"from the daemon".to_vec();
+    theirs.sending.seal(&mut downwards).unwrap();
+
+    // Each end again, as whoever has both static keys and both frames can play it.
+    let again = |ephemeral: &Secret32| {
+        let (responder, _) = Responder::read(&prologue, &daemon, &first).unwrap();
+        responder.reply(ephemeral, b"").unwrap().1
+    };
+    let opens = |mut transport: Transport, record: &[u8]| {
+        let mut record = record.to_vec();
+        transport.receiving.open(&mut record).is_ok()
+    };
+    assert!(
+        opens(again(&ephemeral(4)), &upwards),
+        "with the ephemeral key it does"
+    );
+    assert!(!opens(again(&ephemeral(5)), &upwards));
+    let (thief, _) = start(&ephemeral(5));
+    assert!(
+        thief.finish(&second).is_err(),
+        "the answer is for another key"
+    );
+    let (owner, _) = start(&ephemeral(3));
+    assert!(opens(owner.finish(&second).unwrap().1, &downwards));
 }
