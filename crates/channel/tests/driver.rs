@@ -33,6 +33,7 @@ struct Answering {
     token_ttl: Seconds,
     keys: KeyPair,
     devices: Mutex<HashMap<[u8; 32], Device>>,
+    locked: mpsc::UnboundedSender<IpAddr>,
     ended: mpsc::UnboundedSender<Closed>,
 }
 
@@ -120,6 +121,9 @@ impl Backend for Answering {
             _ => Err(OpError::new("unknown_op", "no")),
         }
     }
+    fn pairing_locked(&self, peer: &Peer) {
+        let _ = self.locked.send(peer.source);
+    }
     fn closed(&self, _: &Peer, _: Option<&Device>, reason: &Closed) {
         let _ = self.ended.send(reason.clone());
     }
@@ -128,6 +132,7 @@ impl Backend for Answering {
 struct Bed {
     url: String,
     hub: Arc<Hub<Answering>>,
+    locked: mpsc::UnboundedReceiver<IpAddr>,
     ended: mpsc::UnboundedReceiver<Closed>,
     _server: JoinSet<()>,
 }
@@ -139,11 +144,13 @@ impl Bed {
 
     async fn with_ttl(limits: Limits, token_ttl: Seconds) -> Self {
         let (sender, ended) = mpsc::unbounded_channel();
+        let (locks, locked) = mpsc::unbounded_channel();
         let backend = Answering {
             started: Instant::now(),
             token_ttl,
             keys: KeyPair::new(&Secret32::new([7; 32])),
             devices: Mutex::default(),
+            locked: locks,
             ended: sender,
         };
         let hub = Arc::new(Hub::new(backend, limits));
@@ -180,6 +187,7 @@ impl Bed {
         Self {
             url,
             hub,
+            locked,
             ended,
             _server: server,
         }
@@ -188,6 +196,22 @@ impl Bed {
     async fn paired(&self) -> (Client, Identity) {
         let code = self.hub.open_code().unwrap().code;
         Client::pair(&self.url, &code, "test").await.unwrap()
+    }
+
+    /// Sends one event of the original protocol: the code that it is refused with, and the close code.
+    async fn refuses(&self, kind: &str, payload: Value) -> (String, u16) {
+        let (mut socket, _) = tokio_tungstenite::connect_async(self.url.as_str())
+            .await
+            .unwrap();
+        let event = json!({ "v": 1, "type": kind, "session_id": "default", "payload": payload });
+        socket.send(event.to_string().into()).await.unwrap();
+        let mut next = async || {
+            let message = timeout(DEADLINE, socket.next()).await.unwrap();
+            message.unwrap().unwrap()
+        };
+        let told: Value = serde_json::from_str(next().await.to_text().unwrap()).unwrap();
+        let code = told["payload"]["code"].as_str().unwrap().to_owned();
+        (code, close_code(next().await))
     }
 
     async fn why_ended(&mut self) -> Closed {
@@ -418,4 +442,38 @@ async fn a_connection_that_only_listens_lives_on_while_its_device_is_used() {
         panic!("no JSON")
     };
     assert_eq!(answer["error"]["code"], "cancelled");
+}
+
+/// A guess has to cost a try, whatever else is wrong with it.
+#[tokio::test]
+async fn a_code_is_compared_before_the_key_is_looked_at() {
+    let mut bed = Bed::new(Limits::default()).await;
+    let code = bed.hub.open_code().unwrap().code;
+    let wrong = if code == "000000" { "000001" } else { "000000" };
+    let refused = |code: &str| (code.to_owned(), 1000);
+    for (payload, expected) in [
+        (json!({}), "pairing_missing_code"),
+        (json!({ "pairing_code": "" }), "pairing_missing_code"),
+        (json!({ "pairing_code": code }), "pairing_e2e_required"),
+        (
+            json!({ "pairing_code": code, "client_pub": "short" }),
+            "pairing_invalid_client_pub",
+        ),
+    ] {
+        let outcome = bed.refuses("pairing_request", payload.clone()).await;
+        assert_eq!(outcome, refused(expected), "{payload}");
+    }
+    for _ in 0..5 {
+        assert!(bed.locked.try_recv().is_err());
+        let outcome = bed.refuses("pairing_request", json!({ "pairing_code": wrong }));
+        assert_eq!(outcome.await, refused("pairing_invalid_code"));
+    }
+    for _ in 0..3 {
+        let outcome = bed.refuses("pairing_request", json!({ "pairing_code": code }));
+        assert_eq!(outcome.await, refused("pairing_locked_out"));
+    }
+    // Who locked it is told once, not with every try.
+    let locked_by = bed.locked.try_recv();
+    assert_eq!(locked_by, Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    assert!(bed.locked.try_recv().is_err());
 }

@@ -116,6 +116,17 @@ impl Pairing {
 
     /// v1: compares the code that was sent, and uses ours up when they are equal.
     pub fn try_code(&mut self, sent: &str, source: IpAddr, now: Seconds) -> Result<(), PairError> {
+        self.check_code(sent, source, now)?;
+        self.use_up(source)
+    }
+
+    /// v1: compares the code that was sent. A wrong one counts; the right one stays open.
+    pub fn check_code(
+        &mut self,
+        sent: &str,
+        source: IpAddr,
+        now: Seconds,
+    ) -> Result<(), PairError> {
         self.heard(source, now)?;
         if sent.trim().is_empty() {
             return Err(PairError::Missing);
@@ -125,7 +136,7 @@ impl Pairing {
             return Err(PairError::Expired);
         };
         let equal: bool = code.verifier.expose().ct_eq(sent.expose()).into();
-        self.settle(equal, source, now)
+        self.judge(equal, source, now)
     }
 
     /// v2: the password of a key exchange that begins.
@@ -156,11 +167,17 @@ impl Pairing {
         if generation.0 != self.generation {
             return Err(PairError::Expired);
         }
-        self.settle(knows, source, now)
+        self.judge(knows, source, now)?;
+        self.use_up(source)
     }
 
-    fn settle(&mut self, equal: bool, source: IpAddr, now: Seconds) -> Result<(), PairError> {
-        let Some(code) = &mut self.code else {
+    /// Whether every try is refused, whoever makes it.
+    pub fn is_locked(&self, now: Seconds) -> bool {
+        self.unlocked(now).is_err()
+    }
+
+    fn judge(&mut self, equal: bool, source: IpAddr, now: Seconds) -> Result<(), PairError> {
+        let Some(code) = &self.code else {
             return Err(PairError::Expired);
         };
         if !equal {
@@ -173,6 +190,11 @@ impl Pairing {
         if now >= code.expires_at {
             return Err(PairError::Expired);
         }
+        Ok(())
+    }
+
+    fn use_up(&mut self, source: IpAddr) -> Result<(), PairError> {
+        let code = self.code.as_mut().ok_or(PairError::Expired)?;
         code.used = true;
         self.sources.remove(&source);
         Ok(())
@@ -244,6 +266,24 @@ mod tests {
             pairing.password(source(1), 2).unwrap_err(),
             PairError::AlreadyUsed
         );
+    }
+
+    #[test]
+    fn a_code_that_is_only_compared_stays_open_and_wrong_ones_count() {
+        let mut pairing = open("012345");
+        for _ in 0..3 {
+            assert_eq!(pairing.check_code("012345", source(1), 1), Ok(()));
+        }
+        for _ in 0..MAX_WRONG {
+            assert!(!pairing.is_locked(1));
+            assert_eq!(
+                pairing.check_code("000000", source(1), 1),
+                Err(PairError::Invalid)
+            );
+        }
+        assert!(pairing.is_locked(1));
+        let locked = PairError::LockedOut { retry_after: 300 };
+        assert_eq!(pairing.check_code("012345", source(1), 1), Err(locked));
     }
 
     #[test]

@@ -191,6 +191,9 @@ pub trait Backend: Send + Sync + 'static {
         request: Request,
     ) -> impl Future<Output = Result<Value, OpError>> + Send;
 
+    /// A wrong code was one too many: nobody pairs for a while.
+    fn pairing_locked(&self, peer: &Peer);
+
     /// A connection has ended.
     fn closed(&self, peer: &Peer, device: Option<&Device>, reason: &Closed);
 }
@@ -291,6 +294,23 @@ impl<B: Backend> Hub<B> {
 
     fn pairing(&self) -> MutexGuard<'_, Pairing> {
         self.pairing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tries a code, and tells the backend when that locked pairing.
+    fn tried(
+        &self,
+        peer: &Peer,
+        tries: impl FnOnce(&mut Pairing) -> Result<(), PairError>,
+    ) -> Result<(), PairError> {
+        let mut pairing = self.pairing();
+        let outcome = tries(&mut pairing);
+        // While it is locked no try is found wrong: the one that is has locked it.
+        let locked = outcome == Err(PairError::Invalid) && pairing.is_locked(self.backend.now());
+        drop(pairing);
+        if locked {
+            self.backend.pairing_locked(peer);
+        }
+        outcome
     }
 
     fn live(&self) -> MutexGuard<'_, HashMap<DeviceId, Vec<(u64, CancellationToken)>>> {

@@ -281,7 +281,11 @@ async fn pair<B: Backend>(
     client_pub: Option<&str>,
 ) -> Result<PairedV1, OpError> {
     let settings = hub.backend.settings();
-    // Everything that does not need the code is checked before the code is used up.
+    let now = hub.backend.now();
+    let wrong = |error: pairing::PairError| OpError::new(error.code(), error.to_string());
+    // The code first, so that every guess counts; it is used up when everything else is right too.
+    hub.tried(peer, |pairing| pairing.check_code(code, peer.source, now))
+        .map_err(wrong)?;
     let keys = match client_pub.map(str::trim).filter(|text| !text.is_empty()) {
         Some(text) => {
             let invalid = || {
@@ -303,10 +307,8 @@ async fn pair<B: Backend>(
         }
         None => None,
     };
-    let now = hub.backend.now();
-    hub.pairing()
-        .try_code(code, peer.source, now)
-        .map_err(|error: pairing::PairError| OpError::new(error.code(), error.to_string()))?;
+    hub.tried(peer, |pairing| pairing.try_code(code, peer.source, now))
+        .map_err(wrong)?;
     let token = AccessToken::new(random());
     let device = Device {
         id: DeviceId(random()),

@@ -227,7 +227,9 @@ async fn pair<B: Backend>(
     if let (true, Err(error)) = (knows, &checked) {
         return Err(bad(*error));
     }
-    hub.pairing().proved(knows, generation, peer.source, now)?;
+    hub.tried(peer, |pairing| {
+        pairing.proved(knows, generation, peer.source, now)
+    })?;
     let proved = checked.map_err(bad)?;
     let id = DeviceId(random());
     let settings = hub.backend.settings();

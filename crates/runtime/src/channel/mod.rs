@@ -5,6 +5,7 @@ mod devices;
 mod events;
 mod lists;
 mod ops;
+mod refusals;
 mod shells;
 mod upgrade;
 mod usage;
@@ -13,13 +14,13 @@ mod web;
 mod workspace;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use jiff::Timestamp;
 use quintet_channel::proto::base64url;
 use quintet_channel::proto::device::{Device, DeviceId, Seconds, Seen, TokenHash};
 use quintet_channel::proto::keys::{KeyPair, PublicKey, Secret32};
-use quintet_channel::proto::pairing::PairError;
+use quintet_channel::proto::pairing::{MAX_WRONG, PairError};
 use quintet_channel::proto::v1::E2eKey;
 use quintet_channel::proto::v2::message::OpError;
 use quintet_channel::server::{Backend, Closed, Hub, Limits, NewDevice, Peer, Request, Settings};
@@ -32,6 +33,7 @@ use crate::daemon::Runtime;
 use crate::journal::{Entry, Kind};
 use crate::refusal::Refusal;
 use crate::store::{Db, StoreError};
+use refusals::Refusals;
 
 pub(crate) use devices::{Identity, Listed};
 pub(crate) use upgrade::{asks_for_address, upgrade};
@@ -74,6 +76,7 @@ impl Channel {
     ) -> Self {
         let backend = DaemonBackend {
             keys: identity.keys,
+            refusals: Mutex::default(),
             runtime,
         };
         Self {
@@ -131,6 +134,8 @@ fn reachable(listening: IpAddr) -> IpAddr {
 /// What connections ask the daemon.
 pub(crate) struct DaemonBackend {
     keys: KeyPair,
+    /// Held to count, never across an await.
+    refusals: Mutex<Refusals>,
     /// The daemon owns the hub that owns this.
     runtime: Weak<Runtime>,
 }
@@ -140,6 +145,16 @@ impl DaemonBackend {
         self.runtime
             .upgrade()
             .ok_or_else(|| OpError::new("internal", "the daemon is stopping"))
+    }
+
+    fn note_cut(&self, peer: &Peer, mut data: Value) {
+        let Some(runtime) = self.runtime.upgrade() else {
+            return;
+        };
+        data["client"] = format!("channel {}", peer.source).into();
+        let entry = Entry::new(Kind::ClientCut, &data);
+        // Nobody waits for it: the row is the record.
+        drop(runtime.db.append_in_order(entry, &runtime.tasks));
     }
 }
 
@@ -236,20 +251,27 @@ impl Backend for DaemonBackend {
         ops::serve(self.runtime()?, &device, request).await
     }
 
+    fn pairing_locked(&self, peer: &Peer) {
+        let reason = format!("pairing is locked after {MAX_WRONG} wrong codes");
+        self.note_cut(peer, json!({ "device": null, "reason": reason }));
+    }
+
     fn closed(&self, peer: &Peer, device: Option<&Device>, reason: &Closed) {
         let device = device.map(|device| device.id.to_string());
         tracing::debug!(source = %peer.source, ?device, %reason, "channel connection closed");
-        let Some(runtime) = self.runtime.upgrade() else {
-            return;
-        };
         if !reason.is_clients_fault() {
             return;
         }
-        let client = format!("channel {}", peer.source);
-        let data = json!({ "client": client, "device": device, "reason": reason.to_string() });
-        let entry = Entry::new(Kind::ClientCut, &data);
-        // Nobody waits for it: the row is the record.
-        drop(runtime.db.append_in_order(entry, &runtime.tasks));
+        let mut data = json!({ "device": device, "reason": reason.to_string() });
+        if device.is_none() {
+            let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            match refusals.count(peer.source, self.now()) {
+                Some(0) => {}
+                Some(unwritten) => data["unwritten"] = unwritten.into(),
+                None => return,
+            }
+        }
+        self.note_cut(peer, data);
     }
 }
 

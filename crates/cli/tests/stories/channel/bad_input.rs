@@ -191,6 +191,16 @@ async fn five_wrong_codes_lock_pairing_the_right_one_included() {
     assert!(locked.contains("locked"), "{locked}");
     let devices = machine.runs(&["devices", "--json"]).await.json();
     assert_eq!(devices, json!([]));
+    // A hundred tries are no hundred rows: when it locked, and one in a minute.
+    let journal = machine.runs(&["events", "--json"]).await.succeeds();
+    let cuts: Vec<Value> = journal
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|row| row["kind"] == "client_cut")
+        .collect();
+    let locked = |row: &&Value| row["data"]["reason"] == "pairing is locked after 5 wrong codes";
+    assert_eq!(cuts.iter().filter(locked).count(), 1, "{cuts:?}");
+    assert!(cuts.len() < 10, "{cuts:?}");
 }
 
 #[tokio::test]
