@@ -24,7 +24,7 @@ fn any_text_is_answered(text: &str) -> Outer {
         Ok(envelope) => {
             assert!(envelope.request_id.is_none_or(|id| !id.is_empty()));
             if let ClientMessage::UserMessage {
-                body: Body::Sealed(sealed),
+                body: Ok(Body::Sealed(sealed)),
                 ..
             } = envelope.message
             {

@@ -477,3 +477,20 @@ async fn a_code_is_compared_before_the_key_is_looked_at() {
     assert_eq!(locked_by, Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)));
     assert!(bed.locked.try_recv().is_err());
 }
+
+/// What is wrong with a message is told to whoever may send one.
+#[tokio::test]
+async fn a_token_is_looked_at_before_what_it_comes_with() {
+    let bed = Bed::new(Limits::default()).await;
+    for (kind, payload) in [
+        ("user_message", json!({})),
+        (
+            "user_message",
+            json!({ "access_token": "bad", "e2e": { "alg": "none" } }),
+        ),
+        ("approval_response", json!({ "approved": "perhaps" })),
+    ] {
+        let outcome = bed.refuses(kind, payload).await;
+        assert_eq!(outcome, ("unauthorized".to_owned(), 1000), "{kind}");
+    }
+}

@@ -216,7 +216,10 @@ async fn answer<'a, B: Backend>(
                 return unauthorized(&outer, request, error);
             }
             let said = match known {
-                Some(known) => say(hub, known, session_id, agent_id, body).await,
+                Some(known) => match body {
+                    Ok(body) => say(hub, known, session_id, agent_id, body).await,
+                    Err(bad) => Err(refused(bad.code, bad.message)),
+                },
                 None => Ok(()),
             };
             replied(&outer, request, said)
@@ -229,14 +232,17 @@ async fn answer<'a, B: Backend>(
             if let Err(error) = identify(hub, known, &access_token).await {
                 return unauthorized(&outer, request, error);
             }
-            let answer = ApprovalAnswer {
-                request_id: request_id.clone().unwrap_or_default(),
-                approved,
-                reason,
-            };
-            let answered = match known {
-                Some(known) => known.session.answer(answer).await,
-                None => Ok(()),
+            let answered = match (known, approved) {
+                (Some(known), Ok(approved)) => {
+                    let answer = ApprovalAnswer {
+                        request_id: request_id.clone().unwrap_or_default(),
+                        approved,
+                        reason,
+                    };
+                    known.session.answer(answer).await
+                }
+                (_, Err(bad)) => Err(refused(bad.code, bad.message)),
+                (None, _) => Ok(()),
             };
             replied(&outer, request, answered)
         }

@@ -46,18 +46,28 @@ pub enum ClientMessage {
     UserMessage {
         /// Who speaks.
         access_token: String,
-        /// What.
-        body: Body,
+        /// What, or what is wrong with it: said only to whoever may speak.
+        body: Result<Body, BadPayload>,
     },
     /// Answers an approval.
     ApprovalResponse {
         /// Who answers.
         access_token: String,
-        /// Yes or no.
-        approved: bool,
+        /// Yes or no, or what is wrong with it: said only to whoever may answer.
+        approved: Result<bool, BadPayload>,
         /// Why.
         reason: Option<String>,
     },
+}
+
+/// What is wrong with a payload behind its token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct BadPayload {
+    /// The code on the wire.
+    pub code: Code,
+    /// For the person who wrote the client.
+    pub message: &'static str,
 }
 
 /// A message's text.
@@ -124,7 +134,7 @@ pub fn parse(text: &str) -> Result<Envelope, Invalid> {
         return Err(outer("payload is not an object".to_owned(), Some(&object)));
     };
     let message = match kind {
-        "pairing_request" => Ok(pairing_request(payload)),
+        "pairing_request" => pairing_request(payload),
         "user_message" => user_message(payload),
         "approval_response" => approval_response(payload),
         known if FROM_DAEMON.contains(&known) => {
@@ -135,20 +145,12 @@ pub fn parse(text: &str) -> Result<Envelope, Invalid> {
         }
         _ => return Err(outer("type is not known".to_owned(), Some(&object))),
     };
-    match message {
-        Ok(message) => Ok(Envelope {
-            session_id,
-            agent_id,
-            request_id,
-            message,
-        }),
-        Err((code, message)) => Err(Invalid {
-            code,
-            message: message.to_owned(),
-            session_id,
-            request_id,
-        }),
-    }
+    Ok(Envelope {
+        session_id,
+        agent_id,
+        request_id,
+        message,
+    })
 }
 
 fn short_id(object: &Map<String, Value>, name: &str) -> Result<Option<String>, String> {
@@ -172,47 +174,53 @@ fn pairing_request(payload: &Map<String, Value>) -> ClientMessage {
     }
 }
 
-type Field<T> = Result<T, (Code, &'static str)>;
-
-fn user_message(payload: &Map<String, Value>) -> Field<ClientMessage> {
-    let access_token = text(payload, "access_token").unwrap_or_default();
-    let body = match payload.get("e2e") {
-        Some(Value::Object(e2e)) => Body::Sealed(sealed(e2e)?),
-        Some(Value::Null) | None => {
-            let content =
-                text(payload, "content").ok_or((Code::InvalidPayload, "content is not a text"))?;
-            Body::Plain { content }
-        }
-        Some(_) => return Err((Code::InvalidE2ePayload, "e2e is not an object")),
-    };
-    Ok(ClientMessage::UserMessage { access_token, body })
+fn bad<T>(code: Code, message: &'static str) -> Result<T, BadPayload> {
+    Err(BadPayload { code, message })
 }
 
-fn sealed(e2e: &Map<String, Value>) -> Field<Sealed> {
+fn user_message(payload: &Map<String, Value>) -> ClientMessage {
+    ClientMessage::UserMessage {
+        access_token: text(payload, "access_token").unwrap_or_default(),
+        body: body(payload),
+    }
+}
+
+fn body(payload: &Map<String, Value>) -> Result<Body, BadPayload> {
+    match payload.get("e2e") {
+        Some(Value::Object(e2e)) => sealed(e2e).map(Body::Sealed),
+        Some(Value::Null) | None => match text(payload, "content") {
+            Some(content) => Ok(Body::Plain { content }),
+            None => bad(Code::InvalidPayload, "content is not a text"),
+        },
+        Some(_) => bad(Code::InvalidE2ePayload, "e2e is not an object"),
+    }
+}
+
+fn sealed(e2e: &Map<String, Value>) -> Result<Sealed, BadPayload> {
     match e2e.get("alg") {
         None | Some(Value::Null) => {}
         Some(Value::String(alg)) if alg == ALG => {}
-        Some(_) => return Err((Code::UnsupportedE2eAlg, "e2e.alg is not known")),
+        Some(_) => return bad(Code::UnsupportedE2eAlg, "e2e.alg is not known"),
     }
     let bytes = |name| text(e2e, name).and_then(|text| base64url::decode(&text));
-    let nonce = bytes("nonce")
-        .and_then(|nonce| nonce.try_into().ok())
-        .ok_or((Code::InvalidE2ePayload, "e2e.nonce is not 12 bytes"))?;
-    let ciphertext =
-        bytes("ciphertext").ok_or((Code::InvalidE2ePayload, "e2e.ciphertext is not base64url"))?;
+    let Some(nonce) = bytes("nonce").and_then(|nonce| nonce.try_into().ok()) else {
+        return bad(Code::InvalidE2ePayload, "e2e.nonce is not 12 bytes");
+    };
+    let Some(ciphertext) = bytes("ciphertext") else {
+        return bad(Code::InvalidE2ePayload, "e2e.ciphertext is not base64url");
+    };
     Ok(Sealed { nonce, ciphertext })
 }
 
-fn approval_response(payload: &Map<String, Value>) -> Field<ClientMessage> {
-    let approved = payload
-        .get("approved")
-        .and_then(Value::as_bool)
-        .ok_or((Code::InvalidPayload, "approved is not true or false"))?;
-    Ok(ClientMessage::ApprovalResponse {
+fn approval_response(payload: &Map<String, Value>) -> ClientMessage {
+    ClientMessage::ApprovalResponse {
         access_token: text(payload, "access_token").unwrap_or_default(),
-        approved,
+        approved: match payload.get("approved") {
+            Some(Value::Bool(approved)) => Ok(*approved),
+            _ => bad(Code::InvalidPayload, "approved is not true or false"),
+        },
         reason: text(payload, "reason"),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -249,7 +257,7 @@ mod tests {
             message.message,
             ClientMessage::UserMessage {
                 access_token: "t".into(),
-                body
+                body: Ok(body)
             }
         );
         let answer = parse(
@@ -259,7 +267,7 @@ mod tests {
             answer.unwrap().message,
             ClientMessage::ApprovalResponse {
                 access_token: "t".into(),
-                approved: false,
+                approved: Ok(false),
                 reason: Some("no".into())
             }
         );
@@ -292,36 +300,41 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_payload_has_its_own_code_and_keeps_the_outer_fields() {
-        let message = |payload: &str| {
-            format!(
-                r#"{{"v":1,"type":"user_message","session_id":"s","request_id":"r","payload":{payload}}}"#
-            )
-        };
-        let invalid = parse(&message("{}")).unwrap_err();
-        assert_eq!(invalid.code, Code::InvalidPayload);
-        assert_eq!(
-            (invalid.session_id.as_str(), invalid.request_id.as_deref()),
-            ("s", Some("r"))
-        );
-        for (payload, code) in [
-            (r#"{"e2e":7}"#, Code::InvalidE2ePayload),
-            (r#"{"e2e":{}}"#, Code::InvalidE2ePayload),
+    fn a_bad_body_has_its_own_code_and_keeps_the_token() {
+        for (body, code) in [
+            (r#""pad":1"#, Code::InvalidPayload),
+            (r#""content":7"#, Code::InvalidPayload),
+            (r#""e2e":7"#, Code::InvalidE2ePayload),
+            (r#""e2e":{}"#, Code::InvalidE2ePayload),
             (
-                r#"{"e2e":{"nonce":"AA","ciphertext":"AA"}}"#,
+                r#""e2e":{"nonce":"AA","ciphertext":"AA"}"#,
                 Code::InvalidE2ePayload,
             ),
             (
-                r#"{"e2e":{"nonce":"AAECAwQFBgcICQoL","ciphertext":"*"}}"#,
+                r#""e2e":{"nonce":"AAECAwQFBgcICQoL","ciphertext":"*"}"#,
                 Code::InvalidE2ePayload,
             ),
             (
-                r#"{"e2e":{"alg":"rot13","nonce":"AAECAwQFBgcICQoL","ciphertext":"AA"}}"#,
+                r#""e2e":{"alg":"rot13","nonce":"AAECAwQFBgcICQoL","ciphertext":"AA"}"#,
                 Code::UnsupportedE2eAlg,
             ),
         ] {
-            assert_eq!(refused(&message(payload)), code, "{payload}");
+            let message = parse(&format!(
+                r#"{{"v":1,"type":"user_message","session_id":"s","payload":{{"access_token":"t",{body}}}}}"#
+            ));
+            let ClientMessage::UserMessage { access_token, body } = message.unwrap().message else {
+                panic!("another event")
+            };
+            assert_eq!(access_token, "t");
+            assert_eq!(body.unwrap_err().code, code);
         }
+        let answer = parse(
+            r#"{"v":1,"type":"approval_response","session_id":"s","payload":{"access_token":"t"}}"#,
+        );
+        let ClientMessage::ApprovalResponse { approved, .. } = answer.unwrap().message else {
+            panic!("another event")
+        };
+        assert_eq!(approved.unwrap_err().code, Code::InvalidPayload);
     }
 
     proptest! {

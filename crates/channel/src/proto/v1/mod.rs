@@ -22,7 +22,7 @@ mod envelope;
 
 pub use e2e::{ALG, DecryptError, E2eKey, Sealed};
 pub use encode::{Outer, PairingResult, ServerEvent, encode, encode_error, encode_pairing};
-pub use envelope::{Body, ClientMessage, Envelope, Invalid, parse};
+pub use envelope::{BadPayload, Body, ClientMessage, Envelope, Invalid, parse};
 
 /// The longest message either way.
 pub const MAX_MESSAGE: usize = 64 * 1024;

@@ -58,14 +58,16 @@ async fn what_is_no_envelope_is_answered_and_the_connection_goes_on() {
 async fn a_message_of_64_kib_is_read_and_one_byte_more_closes() {
     let machine = Machine::with_test_agent();
     let daemon = machine.up().await;
+    let mut browser = Browser::pairs(&machine, &daemon).await;
+    let token = browser.paired.clone().unwrap().token;
     let padded = |length: usize| {
-        let mut text = envelope("user_message", json!({ "pad": "" })).to_string();
+        let payload = json!({ "access_token": token, "pad": "" });
+        let mut text = envelope("user_message", payload).to_string();
         let room = length - text.len();
         text = text.replace(r#""pad":"""#, &format!(r#""pad":"{}""#, "x".repeat(room)));
         assert_eq!(text.len(), length);
         text
     };
-    let mut browser = Browser::opens(&daemon).await;
     browser.sends_text(padded(64 * 1024)).await;
     browser.is_refused("invalid_payload").await;
     browser.sends_text(padded(64 * 1024 + 1)).await;
