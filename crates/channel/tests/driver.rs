@@ -1,7 +1,7 @@
 //! The server over real sockets, with a backend that does nothing but answer.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ struct Answering {
     token_ttl: Seconds,
     keys: KeyPair,
     devices: Mutex<HashMap<[u8; 32], Device>>,
+    /// What each look for a token finds; nothing when they are used up.
+    by_token: Mutex<VecDeque<Device>>,
     locked: mpsc::UnboundedSender<IpAddr>,
     ended: mpsc::UnboundedSender<Closed>,
 }
@@ -71,7 +73,8 @@ impl Backend for Answering {
         &self,
         _: TokenHash,
     ) -> Result<Option<(Device, Option<E2eKey>)>, OpError> {
-        Ok(None)
+        let found = self.by_token.lock().unwrap().pop_front();
+        Ok(found.map(|device| (device, None)))
     }
     async fn device_by_key(&self, key: PublicKey) -> Result<Option<Device>, OpError> {
         Ok(self.devices.lock().unwrap().get(&key.0).cloned())
@@ -150,6 +153,7 @@ impl Bed {
             token_ttl,
             keys: KeyPair::new(&Secret32::new([7; 32])),
             devices: Mutex::default(),
+            by_token: Mutex::default(),
             locked: locks,
             ended: sender,
         };
@@ -493,4 +497,21 @@ async fn a_token_is_looked_at_before_what_it_comes_with() {
         let outcome = bed.refuses(kind, payload).await;
         assert_eq!(outcome, ("unauthorized".to_owned(), 1000), "{kind}");
     }
+}
+
+/// A device that is revoked between its token's check and its place among the connections.
+#[tokio::test]
+async fn a_revocation_while_a_device_says_who_it_is_is_seen() {
+    let bed = Bed::new(Limits::default()).await;
+    let device = Device {
+        id: DeviceId([1; 16]),
+        name: "test".into(),
+        last_seen: 1_000_000,
+        expires_at: 2_000_000,
+    };
+    // Found once: the second look, after which a revocation would reach it, finds nothing.
+    bed.hub.backend().by_token.lock().unwrap().push_back(device);
+    let message = json!({ "access_token": "token", "content": "hello" });
+    let outcome = bed.refuses("user_message", message).await;
+    assert_eq!(outcome, ("unauthorized".to_owned(), 1000));
 }

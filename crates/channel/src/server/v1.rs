@@ -362,6 +362,10 @@ async fn identify<'a, B: Backend>(
         Some(known) if known.device.id == device.id => known.device = device,
         _ => {
             let enlisted = hub.enlist(device.id);
+            // Asked again now that a revocation would reach the connection: one before that is seen here.
+            if hub.backend.device_by_token(token).await?.is_none() {
+                return Err(unknown());
+            }
             let session = hub.backend.v1_session(&device).await?;
             *known = Some(Known {
                 device,
