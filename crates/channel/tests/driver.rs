@@ -51,6 +51,7 @@ impl V1Session for Nothing {
     async fn next(&mut self) -> (Outer, ServerEvent) {
         std::future::pending().await
     }
+    async fn sent(&mut self) {}
 }
 
 impl Backend for Answering {

@@ -211,6 +211,9 @@ pub trait V1Session: Send {
 
     /// The next event for this connection. Nothing is lost when it is dropped unfinished.
     fn next(&mut self) -> impl Future<Output = (Outer, ServerEvent)> + Send;
+
+    /// The event that [`next`](Self::next) gave last has been sent.
+    fn sent(&mut self) -> impl Future<Output = ()> + Send;
 }
 
 /// A code that was made.

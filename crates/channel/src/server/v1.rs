@@ -66,21 +66,30 @@ async fn run<'a, B: Backend>(
     loop {
         let revoked = known.as_ref().map(|known| known.enlisted.revoked.clone());
         let expires_at = known.as_ref().map(|known| known.device.expires_at);
-        let (frames, last) = tokio::select! {
+        let (frame, last) = tokio::select! {
             () = stop.cancelled() => return Closed::Stopping,
             () = cancelled(revoked) => {
                 let frame = Code::Unauthorized.encode(&default_outer(), None, "the device was revoked");
-                (vec![frame], Some(Closed::Revoked))
+                (frame, Some(Closed::Revoked))
             }
             () = lapse(hub, expires_at) => match renewed(hub, known).await {
                 Ok(()) => continue,
                 Err(error) => {
                     let frame = v1::encode_error(&default_outer(), None, &error.code, &error.message);
-                    (vec![frame], Some(Closed::Expired))
+                    (frame, Some(Closed::Expired))
                 }
             },
-            event = next_event(known.as_mut()) => {
-                (event, None)
+            frames = next_event(known.as_mut()) => {
+                for frame in frames {
+                    let message = Message::Text(frame.into());
+                    if let Err(closed) = send(&mut sink, message, limits.not_reading).await {
+                        return closed;
+                    }
+                }
+                if let Some(known) = known {
+                    known.session.sent().await;
+                }
+                continue;
             }
             _ = ping.tick() => {
                 if let Err(closed) = send(&mut sink, Message::Ping(bytes::Bytes::new()), limits.not_reading).await {
@@ -97,16 +106,14 @@ async fn run<'a, B: Backend>(
                 };
                 match answer(hub, peer, known, &text).await {
                     Reply::Nothing => continue,
-                    Reply::Frame(frame) => (vec![frame], None),
-                    Reply::Last(frame, why) => (vec![frame], Some(Closed::Refused(why))),
+                    Reply::Frame(frame) => (frame, None),
+                    Reply::Last(frame, why) => (frame, Some(Closed::Refused(why))),
                 }
             }
         };
-        for frame in frames {
-            let message = Message::Text(frame.into());
-            if let Err(closed) = send(&mut sink, message, limits.not_reading).await {
-                return closed;
-            }
+        let message = Message::Text(frame.into());
+        if let Err(closed) = send(&mut sink, message, limits.not_reading).await {
+            return closed;
         }
         if let Some(closed) = last {
             return closed;

@@ -214,6 +214,7 @@ pub(crate) fn revoke(
         "device_nonces",
         "device_sessions",
         "device_turns",
+        "device_asks",
         "device_sends",
     ] {
         tx.sql().execute(
@@ -270,7 +271,8 @@ pub(crate) fn name_of_session(
 ) -> Result<Option<String>, StoreError> {
     Ok(connection
         .prepare_cached(
-            "SELECT name FROM device_sessions WHERE device = ? AND session = ? LIMIT 1",
+            "SELECT name FROM device_sessions WHERE device = ? AND session = ?
+             ORDER BY name <> 'default', name LIMIT 1",
         )?
         .query_row((id.0.as_slice(), session.cast_signed()), |row| row.get(0))
         .optional()?)
@@ -305,11 +307,31 @@ pub(crate) fn await_turn(
     Ok(())
 }
 
-/// Turns whose end a device waits for: number, session, what the device calls that, and its agent.
+/// A turn that a device hears of.
+pub(crate) struct DeviceTurn {
+    pub(crate) turn: u64,
+    pub(crate) session: u64,
+    /// What the device calls the session.
+    pub(crate) name: String,
+    pub(crate) agent: String,
+}
+
+impl DeviceTurn {
+    fn from_sql(row: &SqlRow<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            turn: row.get::<_, i64>(0)?.cast_unsigned(),
+            session: row.get::<_, i64>(1)?.cast_unsigned(),
+            name: row.get(2)?,
+            agent: row.get(3)?,
+        })
+    }
+}
+
+/// Turns whose end a device waits for.
 pub(crate) fn awaited_turns(
     connection: &Connection,
     id: DeviceId,
-) -> Result<Vec<(u64, u64, String, String)>, StoreError> {
+) -> Result<Vec<DeviceTurn>, StoreError> {
     let mut statement = connection.prepare_cached(
         "SELECT device_turns.turn, messages.session, device_turns.name, sessions.agent
          FROM device_turns
@@ -317,23 +339,61 @@ pub(crate) fn awaited_turns(
          JOIN sessions ON sessions.id = messages.session
          WHERE device_turns.device = ? ORDER BY device_turns.turn",
     )?;
-    let rows = statement.query_map([id.0.as_slice()], |row| {
-        Ok((
-            row.get::<_, i64>(0)?.cast_unsigned(),
-            row.get::<_, i64>(1)?.cast_unsigned(),
-            row.get(2)?,
-            row.get(3)?,
-        ))
-    })?;
+    let rows = statement.query_map([id.0.as_slice()], DeviceTurn::from_sql)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Turns of sessions that a device has named, whoever asked for them: this one, or those that run.
+pub(crate) fn followed_turns(
+    connection: &Connection,
+    id: DeviceId,
+    turn: Option<u64>,
+) -> Result<Vec<DeviceTurn>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT messages.id, messages.session, device_sessions.name, sessions.agent
+         FROM messages
+         JOIN sessions ON sessions.id = messages.session
+         JOIN device_sessions ON device_sessions.session = messages.session
+         WHERE device_sessions.device = ?1 AND messages.purpose = 'message'
+           AND (messages.id = ?2 OR ?2 IS NULL AND messages.state = 'running')
+         ORDER BY messages.id, device_sessions.name <> 'default', device_sessions.name",
+    )?;
+    let turn = turn.map(u64::cast_signed);
+    let rows = statement.query_map((id.0.as_slice(), turn), DeviceTurn::from_sql)?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
 /// Notes that a device was sent a turn's end.
 pub(crate) fn turn_told(tx: &WriteTx<'_>, id: DeviceId, turn: u64) -> Result<(), StoreError> {
-    tx.sql()
-        .prepare_cached("DELETE FROM device_turns WHERE device = ? AND turn = ?")?
-        .execute((id.0.as_slice(), turn.cast_signed()))?;
+    for sql in [
+        "DELETE FROM device_turns WHERE device = ? AND turn = ?",
+        "DELETE FROM device_asks WHERE device = ?
+         AND ask IN (SELECT id FROM asks WHERE turn = ?)",
+    ] {
+        tx.sql()
+            .prepare_cached(sql)?
+            .execute((id.0.as_slice(), turn.cast_signed()))?;
+    }
     Ok(())
+}
+
+/// Notes that a device was sent a question.
+pub(crate) fn ask_told(tx: &WriteTx<'_>, id: DeviceId, ask: u64) -> Result<(), StoreError> {
+    tx.sql()
+        .prepare_cached("INSERT OR IGNORE INTO device_asks (device, ask) VALUES (?, ?)")?
+        .execute((id.0.as_slice(), ask.cast_signed()))?;
+    Ok(())
+}
+
+/// Whether a device was sent a question.
+pub(crate) fn was_asked(
+    connection: &Connection,
+    id: DeviceId,
+    ask: u64,
+) -> Result<bool, StoreError> {
+    Ok(connection
+        .prepare_cached("SELECT 1 FROM device_asks WHERE device = ? AND ask = ?")?
+        .exists((id.0.as_slice(), ask.cast_signed()))?)
 }
 
 /// A message that a device sent before.

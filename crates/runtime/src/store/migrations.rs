@@ -11,6 +11,7 @@ const STEPS: &[&str] = &[
     include_str!("schema_4.sql"),
     include_str!("../channel/schema.sql"),
     include_str!("schema_6.sql"),
+    include_str!("../channel/schema_asks.sql"),
 ];
 
 /// Brings the database to the newest format.

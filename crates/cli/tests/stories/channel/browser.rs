@@ -142,6 +142,20 @@ impl Browser {
         self.sends(&message).await;
     }
 
+    /// Says something in the session of this name.
+    pub(super) async fn says_in(&mut self, session: &str, text: &str) {
+        let mut message = self.sealed(text, Some("test"));
+        message["session_id"] = session.into();
+        self.sends(&message).await;
+    }
+
+    /// Leaves, as far as the daemon agrees to it, with what a page keeps.
+    pub(super) async fn closes(mut self) -> Paired {
+        self.sends_message(Message::Close(None)).await;
+        while let Some(Ok(_)) = within("the connection closes", self.socket.next()).await {}
+        self.paired.unwrap()
+    }
+
     pub(super) async fn answers(&mut self, request_id: &str, approved: bool, reason: &str) {
         let token = &self.paired.as_ref().unwrap().token;
         let mut answer = envelope(

@@ -59,6 +59,9 @@ async fn approvals_reach_every_browser_and_the_first_answer_counts() {
     let id = request["request_id"].as_str().unwrap().to_owned();
     let other = second.hears("approval_request").await;
     assert_eq!(other["request_id"], *id);
+    // "default" is each one's own session.
+    assert_eq!(request["session_id"], "default");
+    assert_eq!(other["session_id"], "2");
 
     second.answers(&id, false, "not today").await;
     assert_eq!(first.hears_answer().await.1, "denied: not today");
@@ -121,6 +124,91 @@ async fn a_question_is_answered_with_the_next_message() {
     );
     browser.says("blue").await;
     assert_eq!(browser.hears_answer().await.1, "you said blue");
+}
+
+#[tokio::test]
+async fn a_question_that_a_browser_never_saw_is_not_answered_by_its_next_message() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let mut browser = Browser::pairs(&machine, &daemon).await;
+    browser.says("ask").await;
+    let paired = browser.closes().await;
+    machine.sees("ask_user", 1).await;
+
+    let mut returned = Browser::returns(&daemon, &paired).await;
+    returned.says("say what did I miss").await;
+    let (_, question) = returned.hears_answer().await;
+    assert!(question.starts_with("Which colour?"), "{question}");
+    // Another connection of the device that was asked gives the answer.
+    let paired = returned.closes().await;
+    let mut later = Browser::returns(&daemon, &paired).await;
+    later.says("blue").await;
+    assert_eq!(later.hears_answer().await.1, "you said blue");
+    assert_eq!(later.hears_answer().await.1, "what did I miss");
+}
+
+#[tokio::test]
+async fn an_answer_comes_once_to_a_browser_that_leaves_when_it_has_it() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let mut browser = Browser::pairs(&machine, &daemon).await;
+    for word in ["one", "two", "three"] {
+        browser.says(&format!("say {word}")).await;
+        assert_eq!(browser.hears_answer().await.1, word);
+        let paired = browser.closes().await;
+        browser = Browser::returns(&daemon, &paired).await;
+    }
+}
+
+#[tokio::test]
+async fn browsers_and_terminals_in_one_session_hear_each_other() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let mut first = Browser::pairs(&machine, &daemon).await;
+    let mut second = Browser::pairs(&machine, &daemon).await;
+    first.says("say mine").await;
+    assert_eq!(first.hears_answer().await.1, "mine");
+
+    // By its number the other one joins the session, each under its own name and key.
+    second.says_in("1", "say ours").await;
+    for (browser, name) in [(&mut first, "default"), (&mut second, "1")] {
+        let chunk = browser.hears("assistant_chunk").await;
+        assert_eq!(
+            (&chunk["session_id"], &chunk["agent_id"]),
+            (&json!(name), &json!("test"))
+        );
+        assert_eq!(browser.text(&chunk), "ours");
+        assert_eq!(browser.hears_answer().await.1, "ours");
+    }
+    let sent = ["send", "test", "say theirs", "--session", "1"];
+    machine.runs(&sent).await.succeeds();
+    for browser in [&mut first, &mut second] {
+        assert_eq!(browser.hears_answer().await.1, "theirs");
+    }
+    // A summary, here of four messages, is nobody's answer; what comes after it is.
+    machine.runs(&["compact", "1"]).await.succeeds();
+    first.says("say after").await;
+    for browser in [&mut first, &mut second] {
+        assert_eq!(browser.hears_answer().await.1, "summary of 1 messages");
+    }
+}
+
+/// Who comes into a session while something runs in it hears the whole answer, and its question.
+#[tokio::test]
+async fn a_browser_that_joins_a_session_is_told_what_it_waits_for() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let mut first = Browser::pairs(&machine, &daemon).await;
+    first.says("ask").await;
+    let (_, question) = first.hears_answer().await;
+    let mut second = Browser::pairs(&machine, &daemon).await;
+    second.says_in("1", "say hello").await;
+    assert_eq!(second.hears_answer().await.1, question);
+    second.says_in("1", "red").await;
+    for browser in [&mut first, &mut second] {
+        assert_eq!(browser.hears_answer().await.1, "you said red");
+        assert_eq!(browser.hears_answer().await.1, "hello");
+    }
 }
 
 #[tokio::test]
