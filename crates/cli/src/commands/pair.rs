@@ -42,6 +42,11 @@ pub(crate) async fn run(context: &Context, args: &PairArgs) -> Result<ExitCode, 
         context.output.json(&row)?;
     } else {
         context.output.line(invitation(&made).trim_end())?;
+        if let Some(address) = address_with_token(&made) {
+            context
+                .output
+                .line(format_args!("Other clients: {address}"))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -68,6 +73,12 @@ pub(crate) fn invitation(made: &PairingCode) -> String {
         let _ = writeln!(text, "\n{drawn}");
     }
     text
+}
+
+/// The address for clients of the original protocol, where nobody can know it without being told.
+/// Not part of the invitation, which `quintet up` prints where logs are kept.
+fn address_with_token(made: &PairingCode) -> Option<&str> {
+    Some(made.ws_url.as_str()).filter(|address| address.contains("?token="))
 }
 
 fn spoken(seconds: u64) -> String {

@@ -323,6 +323,12 @@ async fn another_machine_needs_the_token_of_the_address() {
         .await;
     let made = machine.runs(&["pair", "--json"]).await.json();
     let dialled = made["ws"].as_str().unwrap();
+    // A person finds it too.
+    let shown = machine.runs(&["pair"]).await.succeeds();
+    assert!(
+        shown.contains(&format!("Other clients: {dialled}\n")),
+        "{shown}"
+    );
     let query = dialled.split_once('?').unwrap().1;
     assert_eq!(upgrade_status(&daemon, "/ws", &[]).await, 401);
     assert_eq!(upgrade_status(&daemon, "/ws?token=wrong", &[]).await, 401);
@@ -348,4 +354,6 @@ async fn a_wrong_token_is_refused_on_this_machine_too() {
     let v2 = [("Sec-WebSocket-Protocol", "quintet.channel.v2")];
     assert_eq!(upgrade_status(&daemon, "/ws?token=wrong", &v2).await, 401);
     assert!(ws_url(&daemon).starts_with("ws://127.0.0.1:"));
+    let shown = machine.runs(&["pair"]).await.succeeds();
+    assert!(!shown.contains("Other clients"), "{shown}");
 }
