@@ -1,4 +1,4 @@
-//! A client in another language, written from the protocol's table alone.
+//! Clients in another language, written from the protocols' specifications alone.
 
 use std::path::Path;
 
@@ -28,4 +28,19 @@ async fn a_client_of_the_original_protocol_finds_the_daemon_at_its_own_path() {
     Finished::of(command).await.succeeds();
     assert!(daemon.stops().await.success());
     assert!(!socket.exists());
+}
+
+#[tokio::test]
+async fn a_python_client_pairs_chats_and_is_revoked_on_the_original_channel() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    let made = machine.runs(&["pair", "--json"]).await.json();
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/channel_client.py");
+    let mut command = machine.program("python3");
+    command
+        .arg(client)
+        .args([made["ws"].as_str().unwrap(), made["code"].as_str().unwrap()])
+        .args([env!("CARGO_BIN_EXE_quintet"), "devices", "revoke"]);
+    let told = Finished::of(command).await.succeeds();
+    assert_eq!(told.lines().count(), 7, "{told}");
 }
