@@ -173,6 +173,31 @@ async fn a_master_refuses_bad_entries_one_by_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_known_number_with_another_entry_is_not_answered_as_before() {
+    let host = Host::new().await;
+    let mut peer = Peer::new(UnixStream::connect(host.socket()).await.unwrap());
+    let first = entry(1, "a", b"first");
+    assert_eq!(write_back(&mut peer, vec![first]).await, (vec![1], vec![]));
+    // A replica that forgot everything counts from the start again.
+    let other = entry(1, "b", b"other");
+    let by_hash = WriteBackEntry {
+        content_bytes: None,
+        ..other.clone()
+    };
+    for again in [other, by_hash] {
+        assert_eq!(write_back(&mut peer, vec![again]).await, (vec![1], vec![]));
+        assert_eq!(fs::read_to_string(host.dir().join("b")).unwrap(), "other");
+        assert_eq!(host.workspace.sequence(), 2);
+    }
+    // In one batch it is the same: twice the same entry is one, another is its own.
+    let second = entry(2, "c", b"c");
+    let batch = vec![second.clone(), second, entry(2, "d", b"d")];
+    assert_eq!(write_back(&mut peer, batch).await, (vec![2, 2, 2], vec![]));
+    assert_eq!(host.workspace.sequence(), 4);
+    assert_eq!(fs::read_to_string(host.dir().join("d")).unwrap(), "d");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_master_closes_on_what_is_no_message() {
     let host = Host::new().await;
     let mut headers: Vec<Vec<u8>> = vec![

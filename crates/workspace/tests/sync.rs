@@ -260,6 +260,26 @@ async fn everything_survives_a_restart_of_either_side() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_made_anew_under_its_name_loses_nothing() {
+    let host = Host::new().await;
+    let one = host.mirror("one").await;
+    fs::write(one.dir.join("f"), "first").unwrap();
+    one.agree().await;
+    let (dir, state_dir) = (one.dir.clone(), one.state_dir.clone());
+    one.stop().await;
+    fs::remove_dir_all(&dir).unwrap();
+    fs::remove_dir_all(&state_dir).unwrap();
+    fs::remove_file(host.dir().join("f")).unwrap();
+    host.workspace.flush().await.unwrap();
+    let one = host.mirror("one").await;
+    one.replica.barrier(LONG).await.unwrap();
+    // The very entry that its predecessor was told is taken.
+    fs::write(one.dir.join("f"), "first").unwrap();
+    one.agree().await;
+    assert_eq!(fs::read_to_string(host.dir().join("f")).unwrap(), "first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_one_author_did_in_a_range_is_taken_back_and_no_more() {
     let host = Host::new().await;
     let (dir, workspace) = (host.dir(), &host.workspace);

@@ -5,7 +5,9 @@
 //! before its row is on disk (`synchronous = FULL`): a number that a power cut
 //! took back would be given to something else.
 //!
-//! `answers` remembers what became of each `(sandbox_id, local_seq)`. `intents`
+//! `answers` remembers what became of each `(sandbox_id, local_seq)`, and a digest
+//! of what was asked: a replica that was made anew under an old name may begin to
+//! count again, and its entries are not the ones that were answered. `intents`
 //! names changes of replicas that are being put in place, so that a crash in
 //! between does not attribute them to the master's own side. `content` holds
 //! small contents, `seen` what the tree looked like ([`crate::tree`]).
@@ -24,7 +26,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use crate::content::small;
 use crate::proto::ledger::Latest;
-use crate::proto::{Author, ChangeKind, Ledger, Node, WorkspacePath};
+use crate::proto::{Author, ChangeKind, ContentHash, Ledger, Node, WorkspacePath, WriteBackEntry};
 use crate::tree::seen;
 
 /// The history cannot be read or written.
@@ -58,7 +60,14 @@ impl HistoryError {
     }
 }
 
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
+
+/// What brings a history of each earlier format one further. An answer without a
+/// digest is given again as it was.
+const UPGRADES: &[(i64, &str)] = &[
+    (1, seen::FROM_FORMAT_1),
+    (2, "ALTER TABLE answers ADD COLUMN digest BLOB;"),
+];
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -78,6 +87,7 @@ const SCHEMA: &str = "
         local_seq INTEGER NOT NULL,
         sequence INTEGER,
         reason TEXT,
+        digest BLOB,
         PRIMARY KEY (sandbox, local_seq)
     ) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS intents (
@@ -110,6 +120,22 @@ pub struct Record {
 /// What was answered to a write-back entry.
 pub type Answer = Result<u64, String>;
 
+/// An answer, with the digest of the entry that it was given to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The answer.
+    pub answer: Answer,
+    /// Of the entry; `None` where that was not remembered yet.
+    pub digest: Option<ContentHash>,
+}
+
+impl Answered {
+    /// Whether it was given to this entry.
+    pub fn is_for(&self, entry: &WriteBackEntry) -> bool {
+        self.digest.is_none_or(|digest| digest == entry.digest())
+    }
+}
+
 /// The writer of a history; there is one per workspace.
 #[derive(Debug)]
 pub struct History {
@@ -121,6 +147,7 @@ pub struct History {
 pub(crate) fn open_database(
     path: &Path,
     schema: &[&str],
+    upgrades: &[(i64, &str)],
     format: i64,
 ) -> Result<Connection, HistoryError> {
     let sqlite = |source| HistoryError::Sqlite {
@@ -149,14 +176,17 @@ pub(crate) fn open_database(
         });
     }
     if found < format {
-        if found == 1 {
-            db.execute_batch(seen::FROM_FORMAT_1).map_err(sqlite)?;
+        let transaction = db.unchecked_transaction().map_err(sqlite)?;
+        let due = upgrades
+            .iter()
+            .filter(|(from, _)| (1..=*from).contains(&found));
+        for part in due.map(|(_, upgrade)| upgrade).chain(schema) {
+            transaction.execute_batch(part).map_err(sqlite)?;
         }
-        for part in schema {
-            db.execute_batch(part).map_err(sqlite)?;
-        }
-        db.pragma_update(None, "user_version", format)
+        transaction
+            .pragma_update(None, "user_version", format)
             .map_err(sqlite)?;
+        transaction.commit().map_err(sqlite)?;
     }
     Ok(db)
 }
@@ -164,7 +194,8 @@ pub(crate) fn open_database(
 impl History {
     /// Opens a history, making it if need be.
     pub fn open(path: &Path) -> Result<Self, HistoryError> {
-        let db = open_database(path, &[SCHEMA, small::SCHEMA, seen::SCHEMA], FORMAT)?;
+        let schema = [SCHEMA, small::SCHEMA, seen::SCHEMA];
+        let db = open_database(path, &schema, UPGRADES, FORMAT)?;
         Ok(Self {
             db,
             path: path.to_owned(),
@@ -245,18 +276,21 @@ impl History {
         &self,
         sandbox: &str,
         local_seqs: &[u64],
-    ) -> Result<HashMap<u64, Answer>, HistoryError> {
+    ) -> Result<HashMap<u64, Answered>, HistoryError> {
         let read = || {
             let mut select = self.db.prepare_cached(
-                "SELECT sequence, reason FROM answers WHERE sandbox = ?1 AND local_seq = ?2",
+                "SELECT sequence, reason, digest FROM answers WHERE sandbox = ?1 AND local_seq = ?2",
             )?;
             let mut found = HashMap::new();
             for local_seq in local_seqs {
                 let answer = select
                     .query_row(params![sandbox, local_seq.cast_signed()], |row| {
-                        Ok(match row.get::<_, Option<i64>>(0)? {
-                            Some(sequence) => Ok(sequence.cast_unsigned()),
-                            None => Err(row.get(1)?),
+                        Ok(Answered {
+                            answer: match row.get::<_, Option<i64>>(0)? {
+                                Some(sequence) => Ok(sequence.cast_unsigned()),
+                                None => Err(row.get(1)?),
+                            },
+                            digest: row.get(2)?,
                         })
                     })
                     .optional()?;
@@ -342,14 +376,20 @@ pub(crate) fn put_answer(
     db: &Connection,
     sandbox: &str,
     local_seq: u64,
-    answer: &Answer,
+    answered: &Answered,
 ) -> rusqlite::Result<()> {
-    let (sequence, reason) = match answer {
+    let (sequence, reason) = match &answered.answer {
         Ok(sequence) => (Some(sequence.cast_signed()), None),
         Err(reason) => (None, Some(reason)),
     };
-    db.prepare_cached("INSERT OR IGNORE INTO answers VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![sandbox, local_seq.cast_signed(), sequence, reason])?;
+    db.prepare_cached("INSERT OR REPLACE INTO answers VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .execute(params![
+            sandbox,
+            local_seq.cast_signed(),
+            sequence,
+            reason,
+            answered.digest,
+        ])?;
     Ok(())
 }
 
@@ -391,6 +431,11 @@ mod tests {
                 length INTEGER NOT NULL, mtime INTEGER NOT NULL
             ) WITHOUT ROWID;
             INSERT INTO seen VALUES ('f', 0, 420, zeroblob(32), 1, 7, 1, 9);
+            CREATE TABLE answers (
+                sandbox TEXT NOT NULL, local_seq INTEGER NOT NULL, sequence INTEGER, reason TEXT,
+                PRIMARY KEY (sandbox, local_seq)
+            ) WITHOUT ROWID;
+            INSERT INTO answers VALUES ('one', 1, 7, NULL);
             PRAGMA user_version = 1;",
         )
         .unwrap();
@@ -400,6 +445,12 @@ mod tests {
             let seen = seen::load(history.db()).unwrap();
             let (_, seen) = seen.first().unwrap();
             assert_eq!((seen.fingerprint.mtime, seen.fingerprint.ctime), (9, 0));
+            let answers = history.answers("one", &[1]).unwrap();
+            let kept = Answered {
+                answer: Ok(7),
+                digest: None,
+            };
+            assert_eq!(answers, HashMap::from([(1, kept)]));
         }
     }
 }

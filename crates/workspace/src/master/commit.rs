@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::engine::{CommitRequest, Done, Engine};
 use super::workspace::WorkspaceError;
 use crate::content::{SMALL, small};
-use crate::history::{self, Answer, Record};
+use crate::history::{self, Answer, Answered, Record};
 use crate::proto::master::WriteBackOutcome;
 use crate::proto::{
     Author, CheckedEntry, ContentHash, Decision, Kind, Node, Step, WorkspacePath, WriteBackEntry,
@@ -35,20 +35,27 @@ impl Engine {
             .iter()
             .map(|entry| entry.local_seq)
             .collect();
-        let known = self.history.answers(&request.sandbox, &numbers)?;
+        let mut known = self.history.answers(&request.sandbox, &numbers)?;
         let guard = self.cas.writing()?;
         self.announce_intents(request, &known)?;
         let mut contents = request.contents.clone();
         let mut done = Vec::new();
-        let mut answers: Vec<(u64, Answer)> = Vec::new();
+        let mut answers: Vec<(u64, Answered)> = Vec::new();
         let mut failure = None;
         for entry in request.entries.iter() {
-            if let Some(answer) = known.get(&entry.local_seq) {
-                answers.push((entry.local_seq, answer.clone()));
+            let number = entry.local_seq;
+            if let Some(answered) = known.get(&number).filter(|known| known.is_for(entry)) {
+                answers.push((number, answered.clone()));
                 continue;
             }
             match self.take_entry(request, entry, &mut contents, &mut done) {
-                Ok(answer) => answers.push((entry.local_seq, answer)),
+                Ok(answer) => {
+                    let digest = Some(entry.digest());
+                    let answered = Answered { answer, digest };
+                    // The same entry may come once more in this batch.
+                    known.insert(number, answered.clone());
+                    answers.push((number, answered));
+                }
                 // A full disk is no verdict: the replica keeps the entry and
                 // sends it again. What is in place by now is recorded.
                 Err(error) => {
@@ -63,8 +70,8 @@ impl Engine {
             return Err(error);
         }
         let mut outcome = WriteBackOutcome::default();
-        for (local_seq, answer) in answers {
-            match answer {
+        for (local_seq, answered) in answers {
+            match answered.answer {
                 Ok(sequence) => outcome.accepted.push((local_seq, sequence)),
                 Err(reason) => outcome.rejected.push((local_seq, reason)),
             }
@@ -77,7 +84,7 @@ impl Engine {
     fn announce_intents(
         &mut self,
         request: &CommitRequest,
-        known: &HashMap<u64, Answer>,
+        known: &HashMap<u64, Answered>,
     ) -> Result<(), WorkspaceError> {
         self.history
             .db()
@@ -85,11 +92,11 @@ impl Engine {
             .map_err(|source| self.history.error(source))?;
         let ledger = &self.ledger;
         let written = self.history.transact(|db| {
-            for entry in request
-                .entries
-                .iter()
-                .filter(|entry| !known.contains_key(&entry.local_seq))
-            {
+            for entry in request.entries.iter().filter(|entry| {
+                known
+                    .get(&entry.local_seq)
+                    .is_none_or(|known| !known.is_for(entry))
+            }) {
                 let Ok(entry) = CheckedEntry::check(entry) else {
                     continue;
                 };
@@ -268,7 +275,7 @@ impl Engine {
         sandbox: &str,
         done: Vec<Done>,
         contents: &HashMap<ContentHash, Vec<u8>>,
-        answers: &[(u64, Answer)],
+        answers: &[(u64, Answered)],
     ) -> Result<(), WorkspaceError> {
         let mut contents: HashMap<ContentHash, Vec<u8>> = contents.clone();
         let mut records = Vec::with_capacity(done.len());
@@ -301,8 +308,8 @@ impl Engine {
                     &records,
                     &contents,
                     |db| {
-                        for (local_seq, answer) in answers {
-                            history::put_answer(db, sandbox, *local_seq, answer)?;
+                        for (local_seq, answered) in answers {
+                            history::put_answer(db, sandbox, *local_seq, answered)?;
                         }
                         history::clear_intents(db)
                     },

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use wincode::config::Configuration;
 use wincode::{SchemaRead, SchemaWrite};
 
+use super::node::ContentHash;
+
 /// The largest payload of a frame: 100 MiB.
 pub const MAX_PAYLOAD: u32 = 104_857_600;
 const MAX_BYTES: usize = MAX_PAYLOAD as usize;
@@ -132,6 +134,35 @@ pub struct WriteBackEntry {
     pub is_deletion: bool,
     /// The sequence from which the replica's base of the path came.
     pub master_rowid_seen: i64,
+}
+
+impl WriteBackEntry {
+    /// Stands for what the entry asks for, however its content travels: an entry
+    /// that is sent again has the same one.
+    pub fn digest(&self) -> ContentHash {
+        let (operation, new_path) = match &self.operation {
+            WriteOperation::Write => ("write", ""),
+            WriteOperation::Delete => ("delete", ""),
+            WriteOperation::Rename { new_path } => ("rename", new_path.as_str()),
+            WriteOperation::Chmod => ("chmod", ""),
+        };
+        let operation = match self.is_deletion {
+            true => "delete",
+            false => operation,
+        };
+        let hash = match (&self.content_hash, &self.content_bytes) {
+            (Some(hash), _) => hash.clone(),
+            (None, Some(bytes)) => ContentHash::of(bytes).to_string(),
+            (None, None) => String::new(),
+        };
+        let mut text = Vec::new();
+        for part in [operation, &self.filepath, new_path, &hash] {
+            text.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            text.extend_from_slice(part.as_bytes());
+        }
+        text.extend_from_slice(&self.permissions.to_le_bytes());
+        ContentHash::of(&text)
+    }
 }
 
 /// What a replica did to a path.

@@ -69,11 +69,23 @@ pub(super) struct ReplicaDatabase {
 
 impl ReplicaDatabase {
     pub(super) fn open(path: &Path) -> Result<Self, HistoryError> {
-        let db = open_database(path, &[SCHEMA, small::SCHEMA, seen::SCHEMA], FORMAT)?;
-        Ok(Self {
+        let schema = [SCHEMA, small::SCHEMA, seen::SCHEMA];
+        let db = open_database(path, &schema, &[(1, seen::FROM_FORMAT_1)], FORMAT)?;
+        let database = Self {
             db,
             path: path.to_owned(),
-        })
+        };
+        // A replica of the same name may have been here before and is forgotten;
+        // the master still knows its numbers. No replica numbers more than one
+        // change a microsecond, so the clock is ahead of all of them.
+        let first = wall_clock().saturating_mul(1_000);
+        database.read(|db| {
+            db.execute(
+                "INSERT OR IGNORE INTO meta VALUES ('next_local_seq', ?1)",
+                [first],
+            )
+        })?;
+        Ok(database)
     }
 
     pub(super) fn read<T>(
