@@ -198,6 +198,33 @@ async fn a_known_number_with_another_entry_is_not_answered_as_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_size_that_is_not_the_contents_is_refused() {
+    let host = Host::new().await;
+    let (small, large) = (noise("small", 1_000), noise("large", 100_000));
+    fs::write(host.dir().join("small"), &small).unwrap();
+    fs::write(host.dir().join("large"), &large).unwrap();
+    let before = host.workspace.flush().await.unwrap();
+    let mut peer = Peer::new(UnixStream::connect(host.socket()).await.unwrap());
+    let lie = |number: u64, content: &[u8], size: i64| WriteBackEntry {
+        content_bytes: None,
+        size,
+        ..entry(number, &format!("copy-{number}"), content)
+    };
+    let entries = vec![
+        lie(1, &small, 999),
+        lie(2, &large, 100_001),
+        lie(3, b"", 1),
+        lie(4, &small, 1_000),
+        lie(5, &large, 100_000),
+    ];
+    assert_eq!(
+        write_back(&mut peer, entries).await,
+        (vec![4, 5], vec![1, 2, 3])
+    );
+    assert_eq!(host.workspace.sequence(), before + 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_master_closes_on_what_is_no_message() {
     let host = Host::new().await;
     let mut headers: Vec<Vec<u8>> = vec![

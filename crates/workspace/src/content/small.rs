@@ -45,6 +45,14 @@ pub(crate) fn get(db: &Connection, hash: &ContentHash) -> rusqlite::Result<Optio
     Ok((ContentHash::of(&bytes) == *hash).then_some(bytes))
 }
 
+/// How long a content is.
+pub(crate) fn size(db: &Connection, hash: &ContentHash) -> rusqlite::Result<Option<u64>> {
+    db.prepare_cached("SELECT size FROM content WHERE hash = ?1")?
+        .query_row([hash.as_bytes()], |row| row.get::<_, i64>(0))
+        .optional()
+        .map(|size| size.map(i64::cast_unsigned))
+}
+
 pub(crate) fn has(db: &Connection, hash: &ContentHash) -> rusqlite::Result<bool> {
     db.prepare_cached("SELECT 1 FROM content WHERE hash = ?1")?
         .exists([hash.as_bytes()])

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::engine::{CommitRequest, Done, Engine};
 use super::workspace::WorkspaceError;
-use crate::content::{SMALL, small};
+use crate::content::{Object, SMALL, small};
 use crate::history::{self, Answer, Answered, Record};
 use crate::proto::master::WriteBackOutcome;
 use crate::proto::{
@@ -130,6 +130,9 @@ impl Engine {
             if request.unavailable.contains(&node.hash) {
                 return Ok(Err(format!("the content {} was not available", node.hash)));
             }
+            if let Some(reason) = self.wrong_size(node, contents) {
+                return Ok(Err(reason));
+            }
             if let Some(bytes) = &entry.content_bytes {
                 if bytes.len() as u64 <= SMALL {
                     contents.insert(node.hash, bytes.clone());
@@ -159,6 +162,27 @@ impl Engine {
             self.notice(done)?;
         }
         Ok(Err(format!("it could not be put in place: {reason}")))
+    }
+
+    /// Why a node cannot be what it says: its content is at hand, and has another
+    /// size. Replicas would not take it from us.
+    fn wrong_size(&self, node: &Node, contents: &HashMap<ContentHash, Vec<u8>>) -> Option<String> {
+        let length = |bytes: &Vec<u8>| bytes.len() as u64;
+        // What cannot be read is told when it is put in place.
+        let size = contents
+            .get(&node.hash)
+            .map(length)
+            .or_else(|| small::size(self.history.db(), &node.hash).ok()?)
+            .or_else(|| match self.cas.read(&node.hash).ok()?? {
+                Object::Bytes(bytes) => Some(length(&bytes)),
+                Object::Chunks(manifest) => Some(manifest.total_size),
+            })?;
+        (size != node.size).then(|| {
+            format!(
+                "{} bytes were announced, and the content {} has {size}",
+                node.size, node.hash
+            )
+        })
     }
 
     /// Records what this side's people did in the middle of a commit, behind

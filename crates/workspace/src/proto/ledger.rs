@@ -193,6 +193,9 @@ fn checked_node(entry: &WriteBackEntry) -> Result<Node, String> {
     };
     let node =
         Node::from_wire(entry.permissions, &hash, size).map_err(|error| error.to_string())?;
+    if node.hash == ContentHash::empty() && size != 0 {
+        return Err(format!("{size} bytes were announced with the hash of none"));
+    }
     if let Some(bytes) = &entry.content_bytes {
         if bytes.len() as u64 != size {
             return Err(format!(
