@@ -406,8 +406,28 @@ pub(crate) fn set_meta(db: &Connection, key: &str, value: i64) -> rusqlite::Resu
     Ok(())
 }
 
-/// Milliseconds since 1970, for the log. A clock that jumps changes what the log
-/// says, never what is kept or sent.
+/// When the next change is said to have been made, by a clock that says `now`.
+/// One that was set back by less than a day, or to before the history begins, is
+/// not believed: the time of the change before is better. Otherwise that one may
+/// have been made while the clock was ahead, and must not hold up all others.
+pub(crate) fn time_of_next(db: &Connection, now: i64) -> rusqlite::Result<i64> {
+    const DAY: i64 = 24 * 60 * 60 * 1_000;
+    let at = |order: &str| {
+        db.prepare_cached(&format!(
+            "SELECT at FROM versions ORDER BY sequence {order} LIMIT 1"
+        ))?
+        .query_row([], |row| row.get::<_, i64>(0))
+        .optional()
+    };
+    let (Some(oldest), Some(newest)) = (at("ASC")?, at("DESC")?) else {
+        return Ok(now);
+    };
+    let is_behind = now < newest && (newest.saturating_sub(now) < DAY || now < oldest);
+    Ok(if is_behind { newest } else { now })
+}
+
+/// Milliseconds since 1970, for the log and for the age of versions. A clock that
+/// jumps changes what the log says, never what is sent.
 pub(crate) fn wall_clock() -> i64 {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

@@ -76,6 +76,8 @@ pub(super) struct Engine {
     pub(super) next_poll: Instant,
     pub(super) failure: Option<String>,
     pub(super) retry_at: Option<Instant>,
+    /// Whether it was said that versions are not forgotten because of the clock.
+    pub(super) told_of_leap: bool,
 }
 
 /// A change that is in place and has to be recorded.
@@ -227,7 +229,6 @@ impl Engine {
         refreshed: &[WorkspacePath],
     ) -> Result<(), WorkspaceError> {
         self.cas.sync()?;
-        let at = history::wall_clock();
         // In a commit the private ledger is ahead by just these records.
         let first = self
             .published
@@ -240,6 +241,7 @@ impl Engine {
             for (hash, bytes) in contents {
                 small::put(db, hash, bytes)?;
             }
+            let at = history::time_of_next(db, history::wall_clock())?;
             for (sequence, record) in (first..).zip(records) {
                 history::put_version(db, sequence, at, record)?;
                 seen::put(db, &record.path, tree.seen(&record.path))?;
@@ -294,6 +296,13 @@ impl Engine {
 
     fn prune(&mut self, policy: &PrunePolicy) -> Result<PruneReport, WorkspaceError> {
         let report = self.history.prune(policy)?;
+        if report.leapt && !std::mem::replace(&mut self.told_of_leap, true) {
+            tracing::warn!(
+                root = %self.tree.root().path().display(),
+                "the clock is far past the last changes, or leapt between them; \
+                 versions from before that are not forgotten for their age"
+            );
+        }
         self.ledger.forget_through(report.floor);
         self.published
             .lock()

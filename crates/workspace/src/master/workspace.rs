@@ -316,6 +316,7 @@ impl Workspace {
             next_poll: Instant::now() + config.poll_every,
             failure: None,
             retry_at: None,
+            told_of_leap: false,
         };
         engine.record_local(Look::Whole)?;
         engine.intents = HashMap::new();
