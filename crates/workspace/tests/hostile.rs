@@ -392,6 +392,54 @@ async fn what_belongs_to_another_workspace_of_the_store_is_not_available() {
     assert!(!host.dir().join("stolen").exists());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_content_that_came_in_chunks_can_be_fetched_by_others() {
+    let host = Host::new().await;
+    let mut peer = Peer::new(UnixStream::connect(host.socket()).await.unwrap());
+    let (head, tail) = (noise("head", 12_000), noise("tail", 8_000));
+    let whole = [&head[..], &tail[..]].concat();
+    let chunk = |bytes: &[u8], offset| ChunkRef {
+        hash: ContentHash::of(bytes),
+        offset,
+        size: bytes.len() as u64,
+    };
+    let manifest = Manifest {
+        total_size: 20_000,
+        chunk_size: 10_000,
+        chunks: vec![chunk(&head, 0), chunk(&tail, 12_000)],
+    };
+    let mut asked = peer
+        .writes(WriteBackEntry {
+            content_bytes: None,
+            ..entry(1, "f", &whole)
+        })
+        .await;
+    while let WireMessage::ContentFetchRequest { content_hash } = asked {
+        let part = [&head, &tail]
+            .into_iter()
+            .find(|part| ContentHash::of(part).to_string() == content_hash);
+        let content = part.cloned().unwrap_or_default();
+        peer.send(WireMessage::ContentFetchResponse {
+            content_hash,
+            size: part.map_or(20_000, |part| part.len() as u64),
+            content,
+            chunk_manifest: part.is_none().then(|| manifest.to_json()),
+        })
+        .await;
+        asked = peer
+            .until(|message| !matches!(message, WireMessage::Heartbeat { .. }))
+            .await;
+    }
+    let WireMessage::WriteBackResult { accepted, .. } = asked else {
+        panic!("{asked:?}")
+    };
+    assert_eq!(accepted, [(1, 1)]);
+    let two = host.mirror("two").await;
+    two.replica.barrier(LONG).await.unwrap();
+    assert_eq!(fs::read(two.dir.join("f")).unwrap(), whole);
+    assert!(host.workspace.verify().await.unwrap().is_clean());
+}
+
 /// A master that says what it is told to, for one connection after another.
 struct FalseMaster {
     home: tempfile::TempDir,

@@ -47,7 +47,7 @@ enum Finished {
     Planned(ContentHash, Manifest, Vec<usize>),
     ChunkKept(ContentHash, usize),
     Kept(ContentHash),
-    Verified(ContentHash, Finish),
+    Verified(ContentHash, Finish, Option<Vec<u8>>),
     Committed(WriteBackOutcome),
 }
 
@@ -316,10 +316,10 @@ impl Server {
                     return;
                 };
                 self.effects.spawn(async move {
-                    let finish = workspace
+                    let (finish, small) = workspace
                         .read(move |_, cas| verify(cas, &hash, &manifest))
                         .await?;
-                    Ok(Finished::Verified(hash, finish))
+                    Ok(Finished::Verified(hash, finish, small))
                 });
             }
             MasterEffect::Commit {
@@ -357,7 +357,12 @@ impl Server {
             }
             Finished::ChunkKept(hash, count) => self.session.chunk_kept(&hash, count),
             Finished::Kept(hash) => self.session.content_kept(&hash),
-            Finished::Verified(hash, finish) => self.session.content_finished(&hash, &finish)?,
+            Finished::Verified(hash, finish, small) => {
+                if let Some(small) = small {
+                    self.contents.insert(hash, small);
+                }
+                self.session.content_finished(&hash, &finish)?;
+            }
             Finished::Committed(outcome) => {
                 self.guard = None;
                 self.manifests.clear();
@@ -415,25 +420,36 @@ fn missing_contents(
     Ok(missing)
 }
 
-/// Reads chunks back, and keeps their list when they make the content.
-fn verify(cas: &Cas, hash: &ContentHash, manifest: &Manifest) -> Result<Finish, WorkspaceError> {
+/// Reads chunks back, and keeps their list when they make the content. A small
+/// content is returned instead: it lives in the history, however it came.
+fn verify(
+    cas: &Cas,
+    hash: &ContentHash,
+    manifest: &Manifest,
+) -> Result<(Finish, Option<Vec<u8>>), WorkspaceError> {
+    let mut small = (manifest.total_size <= SMALL).then(Vec::new);
     let mut whole = blake3::Hasher::new();
     let mut missing = Vec::new();
     for (index, chunk) in manifest.chunks.iter().enumerate() {
         match cas.read(&chunk.hash) {
             Ok(Some(Object::Bytes(bytes))) if bytes.len() as u64 == chunk.size => {
                 whole.update(&bytes);
+                if let Some(small) = &mut small {
+                    small.extend_from_slice(&bytes);
+                }
             }
             Ok(_) | Err(CasError::Damaged { .. }) => missing.push(index),
             Err(error) => return Err(error.into()),
         }
     }
     if !missing.is_empty() {
-        return Ok(Finish::Missing(missing));
+        return Ok((Finish::Missing(missing), None));
     }
     if whole.finalize().as_bytes() != hash.as_bytes() {
-        return Ok(Finish::Wrong);
+        return Ok((Finish::Wrong, None));
     }
-    cas.put_manifest(hash, manifest)?;
-    Ok(Finish::Right)
+    if small.is_none() {
+        cas.put_manifest(hash, manifest)?;
+    }
+    Ok((Finish::Right, small))
 }
