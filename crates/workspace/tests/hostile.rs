@@ -592,6 +592,62 @@ async fn a_replica_does_not_believe_a_manifest_that_lies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_download_that_was_cut_is_gone_on_with() {
+    let master = FalseMaster::new();
+    let mirror = Mirror::start(master.home.path(), "one").await;
+    let parts: Vec<Vec<u8>> = (0..100)
+        .map(|number| noise(&number.to_string(), 20_000))
+        .collect();
+    let whole = parts.concat();
+    let by_hash = |wanted: &str| {
+        parts
+            .iter()
+            .find(|part| ContentHash::of(part).to_string() == wanted)
+    };
+    let chunks = (0..).zip(&parts).map(|(index, part)| ChunkRef {
+        hash: ContentHash::of(part),
+        offset: index * 20_000,
+        size: 20_000,
+    });
+    let manifest = Manifest {
+        total_size: 2_000_000,
+        chunk_size: 20_000,
+        chunks: chunks.collect(),
+    };
+    // The first connection ends after 90 chunks; only the rest is asked for over the second.
+    let mut given = std::collections::HashSet::new();
+    for limit in [90, 100] {
+        let (mut peer, _) = master.accept().await;
+        peer.send(notification(1, "f", &whole, false)).await;
+        peer.send(heartbeat(1)).await;
+        while given.len() < limit {
+            let asked = peer
+                .until(|message| matches!(message, WireMessage::ContentFetchRequest { .. }))
+                .await;
+            let WireMessage::ContentFetchRequest { content_hash } = asked else {
+                unreachable!()
+            };
+            let part = by_hash(&content_hash).cloned();
+            if part.is_some() {
+                assert!(given.insert(content_hash.clone()), "asked for twice");
+            }
+            peer.send(WireMessage::ContentFetchResponse {
+                content_hash,
+                size: part.as_ref().map_or(2_000_000, |part| part.len() as u64),
+                chunk_manifest: part.is_none().then(|| manifest.to_json()),
+                content: part.unwrap_or_default(),
+            })
+            .await;
+        }
+        if limit == 100 {
+            peer.until(|message| *message == WireMessage::Ack { up_to_sequence: 1 })
+                .await;
+        }
+    }
+    assert_eq!(fs::read(mirror.dir.join("f")).unwrap(), whole);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn gaps_are_asked_for_again_and_going_backwards_closes() {
     let master = FalseMaster::new();
     let mirror = Mirror::start(master.home.path(), "one").await;

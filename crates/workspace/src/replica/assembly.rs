@@ -22,6 +22,10 @@ const BUFFER: usize = 512 << 10;
 const BUFFERS: usize = 4;
 /// Bytes that are looked for at the same place of the old version, at most.
 const LOOK_IN_PLACE: u64 = 64 << 20;
+/// Contents that are gone on with after a lost connection, at most.
+const KEPT: usize = 16;
+/// For so many connections one is kept that nobody asks for again.
+const KEPT_UNUSED: u8 = 8;
 
 pub(super) struct Assembly {
     temporary: Temporary,
@@ -34,6 +38,12 @@ pub(super) struct Assembly {
     /// The chunks that these make up. They are not verified one by one: the hash
     /// of the whole does that, once.
     copied: Vec<usize>,
+    /// Which chunks are on disk as they came, verified.
+    fetched: Vec<bool>,
+    /// Whether all of it is in place and has the right hash.
+    is_whole: bool,
+    /// Connections that ended since it was last planned.
+    unused: u8,
     /// Whether the file reads as zeroes wherever no chunk was kept yet.
     is_blank: bool,
 }
@@ -53,8 +63,9 @@ pub(super) struct Assemblies {
 }
 
 impl Assemblies {
-    /// Starts a content, with the chunks that files of the tree hold. Returns
-    /// those that are missing.
+    /// Starts a content, with the chunks that files of the tree hold, or goes on
+    /// with one that a lost connection cut short. Returns the chunks that are
+    /// missing.
     pub(super) fn plan(
         &mut self,
         tree: &LiveTree,
@@ -63,6 +74,13 @@ impl Assemblies {
         manifest: Manifest,
         near: &[WorkspacePath],
     ) -> io::Result<Vec<usize>> {
+        if let Some(begun) = self.all.get_mut(&hash)
+            && begun.manifest == manifest
+        {
+            begun.unused = 0;
+            begun.is_whole = false;
+            return Ok(begun.missing());
+        }
         let temporary = tree.root().temporary()?;
         temporary.file()?.set_len(manifest.total_size)?;
         let mut sources: Vec<Option<(usize, u64)>> = vec![None; manifest.chunks.len()];
@@ -82,6 +100,7 @@ impl Assemblies {
             }
         }
         let copies = neighbours_together(&manifest, &sources);
+        let fetched = vec![false; manifest.chunks.len()];
         self.all.insert(
             hash,
             Assembly {
@@ -90,22 +109,37 @@ impl Assemblies {
                 old,
                 copies,
                 copied,
+                fetched,
+                is_whole: false,
+                unused: 0,
                 is_blank: true,
             },
         );
         Ok(missing)
     }
 
-    pub(super) fn keep(&self, hash: &ContentHash, bytes: &[u8], offsets: &[u64]) -> io::Result<()> {
-        let Some(assembly) = self.all.get(hash) else {
+    pub(super) fn keep(
+        &mut self,
+        hash: &ContentHash,
+        bytes: &[u8],
+        offsets: &[u64],
+    ) -> io::Result<()> {
+        let Some(assembly) = self.all.get_mut(hash) else {
             return Ok(());
         };
+        assembly.is_whole = false;
         // What is a hole at the master stays one here.
-        if assembly.is_blank && bytes.iter().all(|byte| *byte == 0) {
-            return Ok(());
-        }
+        let is_hole = assembly.is_blank && bytes.iter().all(|byte| *byte == 0);
         for offset in offsets {
-            assembly.temporary.file()?.write_all_at(bytes, *offset)?;
+            if !is_hole {
+                assembly.temporary.file()?.write_all_at(bytes, *offset)?;
+            }
+            let chunks = &assembly.manifest.chunks;
+            if let Ok(index) = chunks.binary_search_by_key(offset, |chunk| chunk.offset)
+                && let Some(fetched) = assembly.fetched.get_mut(index)
+            {
+                *fetched = true;
+            }
         }
         Ok(())
     }
@@ -116,6 +150,7 @@ impl Assemblies {
         };
         assembly.is_blank = false;
         if assembly.copy_and_hash()? == *hash {
+            assembly.is_whole = true;
             return Ok((Finish::Right, Some(assembly.manifest.clone())));
         }
         // What is wrong is fetched, and must not be copied over again.
@@ -133,6 +168,8 @@ impl Assemblies {
                 || ContentHash::of(&bytes) != chunk.hash
             {
                 wrong.push(index);
+            } else if let Some(fetched) = assembly.fetched.get_mut(index) {
+                *fetched = true;
             }
         }
         if wrong.is_empty() {
@@ -142,12 +179,47 @@ impl Assemblies {
         Ok((Finish::Missing(wrong), None))
     }
 
+    /// The content, if all of it is there. One that is gone on with stays.
     pub(super) fn take(&mut self, hash: &ContentHash) -> Option<Temporary> {
+        if !self.all.get(hash)?.is_whole {
+            return None;
+        }
         self.all.remove(hash).map(|assembly| assembly.temporary)
     }
 
-    pub(super) fn clear(&mut self) {
-        self.all.clear();
+    /// The connection is lost. What came over it need not come again, as far as
+    /// the next one wants it.
+    pub(super) fn suspend(&mut self) {
+        self.all.retain(|_, assembly| {
+            assembly.unused += 1;
+            assembly.unused <= KEPT_UNUSED && assembly.fetched.contains(&true)
+        });
+        if self.all.len() > KEPT {
+            let mut sizes: Vec<u64> = self.all.values().map(Assembly::fetched_bytes).collect();
+            sizes.sort_unstable();
+            let least = sizes.iter().rev().nth(KEPT).copied().unwrap_or_default();
+            self.all
+                .retain(|_, assembly| assembly.fetched_bytes() > least);
+        }
+    }
+}
+
+impl Assembly {
+    /// The chunks that are neither here nor in an old version.
+    fn missing(&self) -> Vec<usize> {
+        let fetched = self.fetched.iter().enumerate();
+        fetched
+            .filter(|(index, fetched)| !**fetched && self.copied.binary_search(index).is_err())
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    fn fetched_bytes(&self) -> u64 {
+        let chunks = self.manifest.chunks.iter().zip(&self.fetched);
+        chunks
+            .filter(|(_, fetched)| **fetched)
+            .map(|(chunk, _)| chunk.size)
+            .sum()
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) enum Command {
         reply: oneshot::Sender<usize>,
     },
     Finish(ContentHash, oneshot::Sender<Finish>),
-    /// The connection is lost: what was being put together is of no use.
+    /// The connection is lost: what was being put together has to wait.
     Reset,
     Flush(oneshot::Sender<Result<(), ReplicaOpError>>),
     Conflicts(oneshot::Sender<Result<Vec<Conflict>, ReplicaOpError>>),
@@ -202,7 +202,7 @@ impl Engine {
                 let _ = reply.send(offsets.len());
             }
             Command::Finish(hash, reply) => drop(reply.send(self.finish(&hash))),
-            Command::Reset => self.assemblies.clear(),
+            Command::Reset => self.assemblies.suspend(),
             Command::Flush(reply) => drop(reply.send(self.flush())),
             Command::Conflicts(reply) => drop(reply.send(self.db.conflicts().map_err(Into::into))),
             Command::ReadConflict(id, reply) => drop(reply.send(self.read_conflict(id))),

@@ -556,8 +556,15 @@ impl Rep {
                     .content_loaded(content_hash, offer);
             }
             ReplicaEffect::Plan { hash, manifest, .. } => {
-                let missing = missing_chunks(&self.durable.contents, &manifest);
-                self.assemblies.0.insert(hash, (manifest, HashMap::new()));
+                let mut missing = missing_chunks(&self.durable.contents, &manifest);
+                // What came over an earlier connection is gone on with.
+                let begun = self.assemblies.0.remove(&hash);
+                let kept = match begun {
+                    Some((begun, kept)) if begun == manifest => kept,
+                    _ => HashMap::new(),
+                };
+                missing.retain(|index| !kept.contains_key(&manifest.chunks[*index].offset));
+                self.assemblies.0.insert(hash, (manifest, kept));
                 self.core.as_mut().unwrap().planned(&hash, &missing);
             }
             ReplicaEffect::KeepChunk {
