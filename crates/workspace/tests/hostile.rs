@@ -648,6 +648,45 @@ async fn a_download_that_was_cut_is_gone_on_with() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_full_comparison_ends_with_the_heartbeat() {
+    let master = FalseMaster::new();
+    let mirror = Mirror::start(master.home.path(), "one").await;
+    let (mut peer, _) = master.accept().await;
+    peer.send(notification(1, "kept", b"1", true)).await;
+    peer.send(notification(2, "gone", b"2", true)).await;
+    peer.send(heartbeat(2)).await;
+    peer.until(|message| *message == WireMessage::Ack { up_to_sequence: 2 })
+        .await;
+    drop(peer);
+    let (mut peer, since) = master.accept().await;
+    assert_eq!(since, 2);
+    peer.send(WireMessage::FullResyncRequired {
+        reason: "log starts at 5".into(),
+        current_sequence: 6,
+    })
+    .await;
+    let again = peer
+        .until(|message| matches!(message, WireMessage::CatchupRequest { .. }))
+        .await;
+    let from_0 = WireMessage::CatchupRequest {
+        sandbox_id: "one".into(),
+        since_sequence: 0,
+    };
+    assert_eq!(again, from_0);
+    peer.send(notification(1, "kept", b"1", true)).await;
+    peer.send(notification(6, "new", b"6", true)).await;
+    peer.send(heartbeat(6)).await;
+    // No barrier is answered. A change that follows shows that all is in place.
+    peer.until(|message| *message == WireMessage::Ack { up_to_sequence: 6 })
+        .await;
+    peer.send(notification(7, "last", b"7", true)).await;
+    peer.until(|message| *message == WireMessage::Ack { up_to_sequence: 7 })
+        .await;
+    let paths: Vec<String> = tree(&mirror.dir).into_keys().collect();
+    assert_eq!(paths, ["kept", "last", "new"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn gaps_are_asked_for_again_and_going_backwards_closes() {
     let master = FalseMaster::new();
     let mirror = Mirror::start(master.home.path(), "one").await;

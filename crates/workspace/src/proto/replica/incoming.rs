@@ -53,6 +53,7 @@ impl ReplicaCore {
         self.announced = since;
         self.acked = since;
         self.mentioned.clear();
+        self.asked += 1;
         self.out.push_back(WireMessage::CatchupRequest {
             sandbox_id: self.sandbox_id.to_string(),
             since_sequence: since,
@@ -80,6 +81,25 @@ impl ReplicaCore {
     pub(super) fn full_resync(&mut self) {
         self.resyncing = true;
         self.catch_up_again(0);
+    }
+
+    /// The master can't go on from what we hold. When that answers all that we
+    /// asked for, everything that it sent before has arrived, and it sends no
+    /// heartbeat until it is asked again: the next one is the end, as it is after
+    /// the first request of a connection. Otherwise it may be the end of another
+    /// request, and the fence has to tell.
+    pub(super) fn resync_required(&mut self) {
+        if self.asked != 1 {
+            self.full_resync();
+            return;
+        }
+        self.asked = 0;
+        self.resyncing = true;
+        self.phase = Phase::CatchingUp {
+            fenced: false,
+            heard: false,
+        };
+        self.begin_catch_up(0);
     }
 
     pub(super) fn heartbeat(&mut self, sequence: u64) {
@@ -113,6 +133,7 @@ impl ReplicaCore {
 
     pub(super) fn end_catch_up(&mut self, sequence: u64) {
         self.phase = Phase::Live;
+        self.asked = 0;
         self.received = sequence.max(self.announced);
         if !self.resyncing {
             return;

@@ -229,8 +229,8 @@ pub enum ReplicaError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Offline,
-    /// The first catch-up of a connection ends with the first heartbeat. A later
-    /// one may be crossed by heartbeats that were sent before it was asked for:
+    /// The first catch-up of a connection ends with the first heartbeat, and so
+    /// does the one that a master demands instead of it. A later one may be crossed by heartbeats that were sent before it was asked for:
     /// it ends with a fence, a barrier of our own behind the request.
     CatchingUp {
         fenced: bool,
@@ -283,6 +283,9 @@ pub struct ReplicaCore {
     saved: (u64, bool),
     acked: u64,
     announced: u64,
+    /// Catch-ups that were asked for over this connection since the last one
+    /// that ended.
+    asked: u64,
     resyncing: bool,
     mentioned: HashSet<WorkspacePath>,
     removals: HashSet<WorkspacePath>,
@@ -328,6 +331,7 @@ impl ReplicaCore {
             saved: (restored.applied, restored.resyncing),
             acked: 0,
             announced: 0,
+            asked: 0,
             resyncing: restored.resyncing,
             mentioned: HashSet::new(),
             removals: HashSet::new(),
@@ -376,6 +380,7 @@ impl ReplicaCore {
             heard: false,
         };
         self.connection += 1;
+        self.asked = 0;
         self.last_heard = now;
         let since = if self.resyncing { 0 } else { self.applied };
         self.begin_catch_up(since);
@@ -519,7 +524,7 @@ impl ReplicaCore {
                     .response(&content_hash, content, size, chunk_manifest.as_deref())?;
             }
             WireMessage::ContentNotFound { content_hash } => self.fetches.not_found(&content_hash),
-            WireMessage::FullResyncRequired { .. } => self.full_resync(),
+            WireMessage::FullResyncRequired { .. } => self.resync_required(),
             WireMessage::WriteBack { .. }
             | WireMessage::BarrierRequest { .. }
             | WireMessage::Ack { .. }
