@@ -498,11 +498,7 @@ impl Ledger {
                 if unseen(latest) || done_to_another(node) {
                     return conflict(path, latest);
                 }
-                if let Some(target) = self
-                    .paths
-                    .get(to)
-                    .filter(|target| target.node.is_some() && unseen(target))
-                {
+                if let Some(target) = self.paths.get(to).filter(|target| unseen(target)) {
                     return conflict(to, target);
                 }
                 // Nor does a folder take the place of one that is not empty, as on a disk.

@@ -35,6 +35,22 @@ fn decide(sandbox: &str, p: &str, operation: Operation, base: u64) -> Decision {
 }
 
 #[test]
+fn a_rename_onto_a_path_that_was_deleted_since_is_refused() {
+    let mut ledger = ledger();
+    ledger.record(path("b"), None, local()); // 5
+    let rename = |base| CheckedEntry {
+        local_seq: 1,
+        path: path("a/f"),
+        operation: Operation::Rename(path("b")),
+        base,
+        done_to: None,
+    };
+    let decide = |sandbox, base| ledger.decide(sandbox, &rename(base));
+    assert!(matches!(decide("two", 4), Decision::Refuse(_)));
+    assert!(matches!(decide("two", 5), Decision::Apply(_)));
+}
+
+#[test]
 fn the_causal_rule_as_a_table() {
     let new = || Operation::Write(Node::file(0o644, b"new"));
     let taken = |decision| matches!(decision, Decision::Apply(_));

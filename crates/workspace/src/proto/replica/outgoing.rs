@@ -93,10 +93,12 @@ impl ReplicaCore {
     }
 
     /// A rename carries one base for both paths, so it is used only where that
-    /// is true; otherwise it is a write and a removal.
+    /// is true; otherwise it is a write and a removal. Both are as they are here
+    /// through everything that is in place.
     fn rename_entry(&mut self, from: &WorkspacePath, change: &LocalChange) -> Option<JournalEntry> {
         let node = change.node.as_ref()?;
         let plain = !node.is_directory()
+            && !self.resyncing
             && self.holds(from) == Some(node)
             && self.holds(&change.path).is_none()
             && !self.pending.contains_key(&change.path)
@@ -105,7 +107,7 @@ impl ReplicaCore {
         if !plain {
             return None;
         }
-        let base = self.base_of(from);
+        let base = self.base_of(from).max(self.applied);
         Some(self.number(
             from.clone(),
             Operation::Rename(change.path.clone()),

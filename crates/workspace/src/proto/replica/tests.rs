@@ -59,3 +59,42 @@ fn heartbeats_that_crossed_a_request_do_not_end_it() {
     hear(&mut core, end);
     hear(&mut core, removed(8, "d"));
 }
+
+#[test]
+fn a_rename_says_that_the_deletion_of_its_target_was_seen() {
+    let node = Node::file(0o644, b"a");
+    let path = |text: &str| WorkspacePath::parse(text).unwrap();
+    let base = Base {
+        sequence: 3,
+        node: node.clone(),
+    };
+    let restored = Restored {
+        applied: 4,
+        bases: BTreeMap::from([(path("a"), base)]),
+        ..Restored::default()
+    };
+    let mut core = ReplicaCore::restore("one".into(), restored);
+    core.connected(Duration::ZERO);
+    hear(&mut core, removed(5, "b"));
+    hear(&mut core, heartbeat(5));
+    let Some(ReplicaEffect::Apply(items)) = core.poll_effect() else {
+        panic!("the deletion is put in place")
+    };
+    let done = items
+        .into_iter()
+        .map(|item| (item.path, 5, ApplyOutcome::Done));
+    core.applied(Duration::ZERO, done.collect());
+    core.local_changes(vec![LocalChange {
+        path: path("b"),
+        node: Some(node),
+        renamed_from: Some(path("a")),
+    }]);
+    let journalled = std::iter::from_fn(|| core.poll_effect())
+        .find_map(|effect| match effect {
+            ReplicaEffect::Journal(entries) => entries.into_iter().next(),
+            _ => None,
+        })
+        .unwrap();
+    assert_eq!(journalled.operation, Operation::Rename(path("b")));
+    assert_eq!(journalled.base, 5);
+}
