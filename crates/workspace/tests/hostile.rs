@@ -225,6 +225,26 @@ async fn a_size_that_is_not_the_contents_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_empty_file_needs_no_bytes_and_an_empty_link_is_refused() {
+    let host = Host::new().await;
+    let mut peer = Peer::new(UnixStream::connect(host.socket()).await.unwrap());
+    let by_hash = WriteBackEntry {
+        content_bytes: None,
+        ..entry(1, "empty", b"")
+    };
+    let link = WriteBackEntry {
+        permissions: 0o120_777,
+        ..entry(2, "link", b"")
+    };
+    assert_eq!(
+        write_back(&mut peer, vec![by_hash, link]).await,
+        (vec![1], vec![2])
+    );
+    assert_eq!(fs::read(host.dir().join("empty")).unwrap(), b"");
+    assert!(host.workspace.verify().await.unwrap().is_clean());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_master_closes_on_what_is_no_message() {
     let host = Host::new().await;
     let mut headers: Vec<Vec<u8>> = vec![

@@ -193,6 +193,9 @@ fn checked_node(entry: &WriteBackEntry) -> Result<Node, String> {
     };
     let node =
         Node::from_wire(entry.permissions, &hash, size).map_err(|error| error.to_string())?;
+    if node.kind == Kind::Symlink && size == 0 {
+        return Err("a symlink without a target".to_owned());
+    }
     if node.hash == ContentHash::empty() && size != 0 {
         return Err(format!("{size} bytes were announced with the hash of none"));
     }
