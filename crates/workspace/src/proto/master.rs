@@ -19,9 +19,11 @@ use super::node::ContentHash;
 pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 /// Content under this length travels inside the message that announces it.
 pub const INLINE_BELOW: u64 = 4_096;
-/// Notifications that may be unacknowledged, and their inline bytes.
-const WINDOW: usize = 4_096;
-const WINDOW_BYTES: usize = 16 << 20;
+/// Notifications that may be unacknowledged, and their inline bytes: what a
+/// replica has to hold that reads faster than it puts in place. Most trees fit,
+/// so that one which acknowledges only at the end is not kept waiting.
+const WINDOW: usize = 32_768;
+const WINDOW_BYTES: usize = 32 << 20;
 /// A replica that acknowledges nothing for so long is given another window: one
 /// that acknowledges only at the end of a catch-up must not wait for ever.
 const WINDOW_GRACE: Duration = Duration::from_secs(2);
@@ -721,4 +723,45 @@ pub fn check_entries(entries: &[WriteBackEntry]) -> Vec<Result<CheckedEntry, (u6
         .iter()
         .map(|entry| CheckedEntry::check(entry).map_err(|reason| (entry.local_seq, reason)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::ledger::Author;
+    use crate::proto::node::Node;
+    use crate::proto::path::WorkspacePath;
+
+    #[test]
+    fn a_replica_that_acknowledges_only_at_the_end_is_not_kept_waiting() {
+        let mut ledger = Ledger::default();
+        let node = Node::file(0o644, &[7; 3_000]);
+        for number in 0..10_000 {
+            let path = WorkspacePath::parse(&number.to_string()).unwrap();
+            ledger.record(path, Some(node.clone()), Author::Local("host".into()));
+        }
+        let mut session = MasterSession::new(Duration::ZERO);
+        let request = WireMessage::CatchupRequest {
+            sandbox_id: "one".into(),
+            since_sequence: 0,
+        };
+        session.handle_message(request, &ledger).unwrap();
+        let mut notified = 0;
+        loop {
+            while let Some(effect) = session.poll_effect(Duration::ZERO, &ledger) {
+                if let MasterEffect::Announce { epoch, changes } = effect {
+                    let inline = |change| (change, Some(vec![7; 3_000]));
+                    session.announced(epoch, changes.into_iter().map(inline).collect());
+                }
+            }
+            match session.poll_message(Duration::ZERO, &ledger) {
+                Some(WireMessage::Notification { .. }) => notified += 1,
+                end => {
+                    assert!(matches!(end, Some(WireMessage::Heartbeat { .. })));
+                    break;
+                }
+            }
+        }
+        assert_eq!(notified, 10_000);
+    }
 }
