@@ -319,6 +319,36 @@ async fn a_master_asks_for_wrong_content_once_more_and_then_closes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn contents_go_along_below_the_configured_length_and_the_protocols() {
+    for (below, expected) in [(100, [true, false, false]), (1 << 20, [true, true, false])] {
+        let host = Host::open_with(tempfile::tempdir().unwrap(), |config| {
+            config.inline_below = below;
+        })
+        .await;
+        for (name, length) in [("a", 99), ("b", 4_095), ("c", 4_096)] {
+            fs::write(host.dir().join(name), noise(name, length)).unwrap();
+        }
+        host.workspace.flush().await.unwrap();
+        let mut peer = Peer::new(UnixStream::connect(host.socket()).await.unwrap());
+        peer.send(WireMessage::CatchupRequest {
+            sandbox_id: "odd".into(),
+            since_sequence: 0,
+        })
+        .await;
+        let mut inline = std::collections::BTreeMap::new();
+        while let Some(WireMessage::Notification {
+            filepath,
+            inline_content,
+            ..
+        }) = peer.next().await
+        {
+            inline.insert(filepath, inline_content.is_some());
+        }
+        assert_eq!(inline.into_values().collect::<Vec<_>>(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_belongs_to_another_workspace_of_the_store_is_not_available() {
     let host = Host::new().await;
     let shared = host.home.path().join("cas");

@@ -18,7 +18,7 @@ use crate::link::{Link, LinkError};
 use crate::proto::fetch::{Finish, Offer};
 use crate::proto::manifest::Manifest;
 use crate::proto::master::{
-    Announcement, INLINE_BELOW, MasterEffect, MasterError, MasterSession, WriteBackOutcome,
+    Announcement, MasterEffect, MasterError, MasterSession, WriteBackOutcome,
 };
 use crate::proto::{Change, CheckedEntry, ContentHash, WriteBackEntry};
 use crate::transport::Connection;
@@ -215,9 +215,10 @@ impl Server {
         let workspace = self.workspace.clone();
         match effect {
             MasterEffect::Announce { epoch, changes } => {
+                let below = workspace.inner.inline_below;
                 self.effects.spawn(async move {
                     let changes = workspace
-                        .read(move |reader, _| Ok(with_contents(reader, changes)?))
+                        .read(move |reader, _| Ok(with_contents(reader, changes, below)?))
                         .await?;
                     Ok(Finished::Announced(epoch, changes))
                 });
@@ -378,11 +379,12 @@ impl Server {
 fn with_contents(
     reader: &HistoryReader,
     changes: Vec<Change>,
+    inline_below: u64,
 ) -> Result<Vec<Announcement>, HistoryError> {
     let announce = |change: Change| {
         let inline = match &change.node {
             Some(node) if node.is_directory() || node.size == 0 => Some(Vec::new()),
-            Some(node) if node.size < INLINE_BELOW => reader.small_content(&node.hash)?,
+            Some(node) if node.size < inline_below => reader.small_content(&node.hash)?,
             _ => None,
         };
         Ok((change, inline))

@@ -15,6 +15,7 @@ use crate::history::{History, HistoryError, HistoryReader};
 use crate::mailbox::{Mailbox, mailbox};
 use crate::place::make_private;
 use crate::proto::fetch::Offer;
+use crate::proto::master::INLINE_BELOW;
 use crate::proto::{Author, ContentHash, Ledger, WorkspacePath};
 use crate::tree::{LiveTree, Look, Problem, Refused, Root, TrackLimits, TreeError, seen};
 use crate::watch::WatchMode;
@@ -36,6 +37,9 @@ pub struct WorkspaceConfig {
     pub poll_instead: Option<String>,
     /// How often, where it has to be read.
     pub poll_every: Duration,
+    /// Smaller contents travel inside their notification. More than the
+    /// protocol's 4 KiB counts as that.
+    pub inline_below: u64,
 }
 
 impl WorkspaceConfig {
@@ -53,6 +57,7 @@ impl WorkspaceConfig {
             limits: TrackLimits::default(),
             poll_instead: None,
             poll_every: Duration::from_secs(2),
+            inline_below: INLINE_BELOW,
         }
     }
 }
@@ -236,6 +241,7 @@ pub(super) struct Inner {
     pub(super) history: PathBuf,
     /// Held while a blocking thread looks something up in it.
     pub(super) own: Mutex<OwnObjects>,
+    pub(super) inline_below: u64,
     /// Readers that are not in use; held only to push and pop.
     readers: Mutex<Vec<HistoryReader>>,
     /// Connected replicas; held only to insert, update and list.
@@ -336,6 +342,7 @@ impl Workspace {
                 cas,
                 history: history_path,
                 own: Mutex::default(),
+                inline_below: config.inline_below.min(INLINE_BELOW),
                 readers: Mutex::default(),
                 replicas: Mutex::default(),
                 thread: Mutex::new(Some(thread)),
