@@ -109,6 +109,13 @@ impl ReplicaCore {
             Phase::CatchingUp { fenced: false, .. } if sequence < self.received => {
                 self.full_resync();
             }
+            // It would remove everything: a heartbeat that was sent before the request was heard
+            // looks the same as an empty tree, and the fence has to tell.
+            Phase::CatchingUp { fenced: false, .. }
+                if self.resyncing && self.mentioned.is_empty() && !self.bases.is_empty() =>
+            {
+                self.full_resync();
+            }
             Phase::CatchingUp { fenced: false, .. } => self.end_catch_up(sequence),
             // Any number of heartbeats may have been sent before this catch-up was asked for, so
             // that none can end it; the fence does.

@@ -230,8 +230,9 @@ pub enum ReplicaError {
 enum Phase {
     Offline,
     /// The first catch-up of a connection ends with the first heartbeat, and so
-    /// does the one that a master demands instead of it. A later one may be crossed by heartbeats that were sent before it was asked for:
-    /// it ends with a fence, a barrier of our own behind the request.
+    /// does the one that a master demands instead of it. A later one may be
+    /// crossed by heartbeats that were sent before it was asked for: it ends with
+    /// a fence, a barrier of our own behind the request.
     CatchingUp {
         fenced: bool,
         /// Whether a heartbeat came since it was asked for.

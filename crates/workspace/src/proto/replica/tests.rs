@@ -98,3 +98,36 @@ fn a_rename_says_that_the_deletion_of_its_target_was_seen() {
     assert_eq!(journalled.operation, Operation::Rename(path("b")));
     assert_eq!(journalled.base, 5);
 }
+
+#[test]
+fn a_heartbeat_that_names_nothing_removes_nothing_by_itself() {
+    let base = Base {
+        sequence: 3,
+        node: Node::file(0o644, b"a"),
+    };
+    let path = WorkspacePath::parse("a").unwrap();
+    let restored = Restored {
+        applied: 4,
+        bases: BTreeMap::from([(path, base)]),
+        ..Restored::default()
+    };
+    let mut core = ReplicaCore::restore("one".into(), restored);
+    core.connected(Duration::ZERO);
+    let required = WireMessage::FullResyncRequired {
+        reason: "log starts at 5".into(),
+        current_sequence: 6,
+    };
+    hear(&mut core, required);
+    // Sent before the request was heard.
+    hear(&mut core, heartbeat(6));
+    assert!(!core.is_current());
+    assert_eq!(core.incoming_len(), 0);
+    // The tree is empty indeed when the master says so behind the request.
+    hear(&mut core, heartbeat(6));
+    let end = WireMessage::BarrierConfirmation {
+        satisfied: true,
+        current_sequence: 6,
+    };
+    hear(&mut core, end);
+    assert_eq!(core.incoming_len(), 1);
+}
