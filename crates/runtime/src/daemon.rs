@@ -336,7 +336,7 @@ impl Daemon {
         let runtime = Arc::new_cyclic(|runtime| Runtime {
             channel: Channel::new(identity, http_address, encrypted, runtime.clone()),
             workers: Arc::new(workers),
-            workspaces: Workspaces::new(home.clone()),
+            workspaces: Workspaces::new(home.clone(), current.workspace.inline_below),
             gateway,
             tools,
             coordinator,

@@ -25,7 +25,7 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::WorkspaceConfig;
+use crate::config::{ByteSize, WorkspaceConfig};
 use crate::home::Home;
 use crate::refusal::Refusal;
 
@@ -51,6 +51,8 @@ const HOST: &str = "host";
 /// The open workspaces of the daemon.
 pub(crate) struct Workspaces {
     home: Home,
+    /// Smaller files travel inside their notification.
+    inline_below: ByteSize,
     /// Short sections without an await.
     open: Mutex<HashMap<String, Arc<OnceCell<Arc<Master>>>>>,
     started: Instant,
@@ -90,9 +92,10 @@ pub(crate) struct Following {
 }
 
 impl Workspaces {
-    pub(crate) fn new(home: Home) -> Self {
+    pub(crate) fn new(home: Home, inline_below: ByteSize) -> Self {
         Self {
             home,
+            inline_below,
             open: Mutex::default(),
             started: Instant::now(),
             tasks: TaskTracker::new(),
@@ -231,6 +234,7 @@ impl Workspaces {
     async fn start(&self, place: Place) -> Result<Arc<Master>, Refusal> {
         let mut config = MasterConfig::new(&place.dir, &place.state_dir, &place.cas_dir);
         HOST.clone_into(&mut config.author);
+        config.inline_below = self.inline_below.bytes();
         let opened = tokio::task::spawn_blocking(move || Workspace::open(&config)).await;
         let workspace = opened
             .map_err(|_| Refusal::Internal("the daemon stops".into()))?
@@ -334,7 +338,8 @@ async fn accept(listener: UnixListener, workspace: Workspace, stop: Cancellation
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ByteSize;
+    use quintet_framing::{FrameReader, FrameWriter};
+    use quintet_workspace::proto::{FORMAT, WireMessage};
 
     /// Bytes of all objects in the store.
     fn stored(home: &Path) -> u64 {
@@ -364,11 +369,42 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
+    async fn files_travel_along_as_far_as_the_configuration_says() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (home, dir) = (folder.path().join("home"), folder.path().join("work"));
+        std::fs::create_dir(&dir).expect("made");
+        std::fs::write(dir.join("file"), "ten bytes.").expect("written");
+        for (below, goes_along) in [(10, false), (11, true)] {
+            let workspaces = Workspaces::new(Home::new(&home), ByteSize::from_bytes(below));
+            let master = workspaces.of(&dir).await.expect("opened");
+            let stream = unix::dial(&master.socket).await.expect("connected");
+            let (read, write) = stream.into_split();
+            let request = WireMessage::CatchupRequest {
+                sandbox_id: "one".into(),
+                since_sequence: 0,
+            };
+            let mut writer = FrameWriter::new(write, FORMAT);
+            let payload = request.encode().expect("small");
+            writer.send(payload).await.expect("sent");
+            let mut reader = FrameReader::new(read, FORMAT);
+            let answer = reader.next().await.expect("read").expect("open");
+            let WireMessage::Notification { inline_content, .. } =
+                WireMessage::decode(&answer).expect("a message")
+            else {
+                panic!("the file is announced")
+            };
+            assert_eq!(inline_content.is_some(), goes_along);
+            drop((reader, writer, master));
+            workspaces.shutdown().await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
     async fn what_is_forgotten_takes_no_room_any_more() {
         let folder = tempfile::tempdir().expect("a folder");
         let (home, dir) = (folder.path().join("home"), folder.path().join("work"));
         std::fs::create_dir(&dir).expect("made");
-        let workspaces = Workspaces::new(Home::new(&home));
+        let workspaces = Workspaces::new(Home::new(&home), ByteSize::from_bytes(4096));
         let master = workspaces.of(&dir).await.expect("opened");
         for version in 0..4 {
             std::fs::write(dir.join("file"), noise(version)).expect("written");

@@ -105,7 +105,8 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> Result<ExitCode, 
         older_than_secs: Some(config.workspace.history_age.as_secs()),
         larger_than: Some(config.workspace.history_size.bytes()),
     };
-    let workspace = open(&place, &args).await?;
+    let inline_below = config.workspace.inline_below.bytes();
+    let workspace = open(&place, &args, inline_below).await?;
     let socket = args
         .socket
         .clone()
@@ -205,10 +206,15 @@ fn place(context: &Context, args: &ServeArgs) -> Result<Place, CommandError> {
     Ok(place)
 }
 
-async fn open(place: &Place, args: &ServeArgs) -> Result<Workspace, CommandError> {
+async fn open(
+    place: &Place,
+    args: &ServeArgs,
+    inline_below: u64,
+) -> Result<Workspace, CommandError> {
     let mut config = WorkspaceConfig::new(&place.dir, &place.state_dir, &place.cas_dir);
     config.author.clone_from(&args.author);
     config.limits = args.limits.limits();
+    config.inline_below = inline_below;
     config.poll_instead = args.limits.poll_instead();
     tokio::task::spawn_blocking(move || Workspace::open(&config))
         .await
