@@ -301,40 +301,57 @@ mod tests {
 
     #[test]
     fn a_bad_body_has_its_own_code_and_keeps_the_token() {
-        for (body, code) in [
-            (r#""pad":1"#, Code::InvalidPayload),
-            (r#""content":7"#, Code::InvalidPayload),
-            (r#""e2e":7"#, Code::InvalidE2ePayload),
-            (r#""e2e":{}"#, Code::InvalidE2ePayload),
+        for (body, (code, message)) in [
+            (
+                r#""pad":1"#,
+                (Code::InvalidPayload, "content is not a text"),
+            ),
+            (
+                r#""content":7"#,
+                (Code::InvalidPayload, "content is not a text"),
+            ),
+            (
+                r#""e2e":7"#,
+                (Code::InvalidE2ePayload, "e2e is not an object"),
+            ),
+            (
+                r#""e2e":{}"#,
+                (Code::InvalidE2ePayload, "e2e.nonce is not 12 bytes"),
+            ),
             (
                 r#""e2e":{"nonce":"AA","ciphertext":"AA"}"#,
-                Code::InvalidE2ePayload,
+                (Code::InvalidE2ePayload, "e2e.nonce is not 12 bytes"),
             ),
             (
                 r#""e2e":{"nonce":"AAECAwQFBgcICQoL","ciphertext":"*"}"#,
-                Code::InvalidE2ePayload,
+                (Code::InvalidE2ePayload, "e2e.ciphertext is not base64url"),
             ),
             (
                 r#""e2e":{"alg":"rot13","nonce":"AAECAwQFBgcICQoL","ciphertext":"AA"}"#,
-                Code::UnsupportedE2eAlg,
+                (Code::UnsupportedE2eAlg, "e2e.alg is not known"),
             ),
         ] {
-            let message = parse(&format!(
+            let parsed = parse(&format!(
                 r#"{{"v":1,"type":"user_message","session_id":"s","payload":{{"access_token":"t",{body}}}}}"#
             ));
-            let ClientMessage::UserMessage { access_token, body } = message.unwrap().message else {
-                panic!("another event")
+            let expected = ClientMessage::UserMessage {
+                access_token: "t".into(),
+                body: Err(BadPayload { code, message }),
             };
-            assert_eq!(access_token, "t");
-            assert_eq!(body.unwrap_err().code, code);
+            assert_eq!(parsed.unwrap().message, expected);
         }
-        let answer = parse(
+        let parsed = parse(
             r#"{"v":1,"type":"approval_response","session_id":"s","payload":{"access_token":"t"}}"#,
         );
-        let ClientMessage::ApprovalResponse { approved, .. } = answer.unwrap().message else {
-            panic!("another event")
+        let expected = ClientMessage::ApprovalResponse {
+            access_token: "t".into(),
+            approved: Err(BadPayload {
+                code: Code::InvalidPayload,
+                message: "approved is not true or false",
+            }),
+            reason: None,
         };
-        assert_eq!(approved.unwrap_err().code, Code::InvalidPayload);
+        assert_eq!(parsed.unwrap().message, expected);
     }
 
     proptest! {
