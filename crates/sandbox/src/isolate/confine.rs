@@ -132,7 +132,7 @@ fn confine_thread(config: &IsolationConfig, root: &Path) -> Vec<Feature> {
         Err(errno) => Feature::missing("no_new_privs", errno.to_string(), "needs Linux 3.5"),
     };
     let landlock = match restrict(config, root) {
-        Ok(status) => describe(status.ruleset, status.landlock),
+        Ok(status) => describe(&status.ruleset, &status.landlock),
         Err(error) => Feature::missing(
             "landlock",
             error.to_string(),
@@ -182,7 +182,7 @@ fn restrict(config: &IsolationConfig, root: &Path) -> Result<RestrictionStatus, 
         .restrict_self()
 }
 
-fn describe(ruleset: RulesetStatus, landlock: LandlockStatus) -> Feature {
+fn describe(ruleset: &RulesetStatus, landlock: &LandlockStatus) -> Feature {
     let abi = match landlock {
         LandlockStatus::Available { effective_abi, .. } => format!("{effective_abi:?}"),
         LandlockStatus::NotEnabled => "not enabled at boot".to_owned(),
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_landlock_gives_in_part_is_said_with_what_would_give_the_rest() {
-        let given = |ruleset| describe(ruleset, LandlockStatus::NotImplemented);
+        let given = |ruleset| describe(&ruleset, &LandlockStatus::NotImplemented);
         let part = given(RulesetStatus::PartiallyEnforced);
         assert!(part.available && part.detail.contains("in part") && !part.fix.is_empty());
         let full = given(RulesetStatus::FullyEnforced);

@@ -102,15 +102,18 @@ fn aged(db: &Connection, now: i64, age: Duration) -> rusqlite::Result<(i64, bool
     Ok((last.map_or(0, |(sequence, _)| sequence), true))
 }
 
-/// The last change before the first one that was made after `cutoff`, as sequence
-/// and time, and the time of that first one. What a clock that was wrong says of
+/// The sequence and the time of a change.
+type Made = (i64, i64);
+
+/// The last change before the first one that was made after `cutoff`, and the time
+/// of that first one. What a clock that was wrong says of
 /// later changes does not count.
 fn before_first_after(
     db: &Connection,
     cutoff: i64,
-) -> rusqlite::Result<(Option<(i64, i64)>, Option<i64>)> {
+) -> rusqlite::Result<(Option<Made>, Option<i64>)> {
     let row = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
-    let first: Option<(i64, i64)> = db
+    let first: Option<Made> = db
         .query_row(
             "SELECT sequence, at FROM versions WHERE at > ?1 ORDER BY sequence LIMIT 1",
             [cutoff],
