@@ -255,7 +255,18 @@ async fn a_turn_deadline_ends_what_runs_too_long() {
     let mut spec = world.python("wild_agent.py", &[]);
     spec.timings.turn_deadline = Some(Duration::from_millis(100));
     let agent = world.open(spec).await;
-    assert_eq!(failed(&run(&agent, "hang").await), FailReason::Deadline);
+    for text in ["hang", "cancellable"] {
+        match run(&agent, text).await {
+            TurnEnd::Failed {
+                reason: FailReason::Deadline,
+                detail,
+            } => {
+                let said = "the turn ran longer than turn_deadline (100ms)";
+                assert!(detail.starts_with(said), "{text}: {detail}");
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
     assert_eq!(run(&agent, "hello").await, done());
     assert_eq!(agent.status().restarts, 0, "a deadline is no crash");
     world.finish().await;

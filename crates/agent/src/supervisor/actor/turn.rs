@@ -189,7 +189,11 @@ impl<O: Observer> Actor<O> {
     /// Kills an agent that did not end a cancelled message.
     pub(super) async fn cancel_by_force(&mut self, cause: CancelCause) {
         let grace = self.spec.timings.cancel_grace;
-        let detail = format!("the agent did not end the message within {grace:?} and was killed");
+        let mut detail =
+            format!("the agent did not end the message within {grace:?} and was killed");
+        if cause == CancelCause::Deadline {
+            detail = format!("{}; {detail}", self.deadline_text());
+        }
         self.note("warn", detail.as_str()).await;
         self.end_turn(TurnEnd::Failed {
             reason: cause.fail_reason(),
@@ -198,6 +202,11 @@ impl<O: Observer> Actor<O> {
         self.go(Trigger::Stop, "cancelled");
         self.lost(Loss::new(cause.fail_reason(), detail), Trigger::Lost)
             .await;
+    }
+
+    fn deadline_text(&self) -> String {
+        let limit = self.spec.timings.turn_deadline.unwrap_or_default();
+        format!("the turn ran longer than turn_deadline ({limit:?})")
     }
 
     /// Ends the running message, if one runs.
@@ -343,7 +352,7 @@ impl<O: Observer> Actor<O> {
     fn completed(
         &mut self,
         output_id: &str,
-        mut finish_reason: FinishReason,
+        finish_reason: FinishReason,
         usage: Option<TokenUsage>,
         logs: &mut Vec<LogLine>,
     ) {
@@ -353,13 +362,26 @@ impl<O: Observer> Actor<O> {
         }
         self.restarts.turn_completed();
         if let Some(in_hand) = self.in_hand.take() {
-            let by_budget = matches!(in_hand.cancel, Some((CancelCause::Budget, _)));
-            if by_budget && finish_reason == FinishReason::Cancelled {
-                finish_reason = FinishReason::Budget;
-            }
-            let end = TurnEnd::Completed {
-                finish_reason,
-                usage,
+            let cause = in_hand.cancel.map(|(cause, _)| cause);
+            let end = match (cause, &finish_reason) {
+                (Some(CancelCause::Deadline), FinishReason::Cancelled) => {
+                    // A failure has no usage of its own.
+                    if let Some(usage) = usage {
+                        self.outbox.push(InstanceEvent::Usage(usage));
+                    }
+                    TurnEnd::Failed {
+                        reason: FailReason::Deadline,
+                        detail: self.deadline_text(),
+                    }
+                }
+                (Some(CancelCause::Budget), FinishReason::Cancelled) => TurnEnd::Completed {
+                    finish_reason: FinishReason::Budget,
+                    usage,
+                },
+                _ => TurnEnd::Completed {
+                    finish_reason,
+                    usage,
+                },
             };
             self.outbox.end_turn(in_hand.reply, end);
         }
