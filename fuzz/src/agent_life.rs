@@ -1,13 +1,13 @@
 //! An instance's life: phases, its one running message and its restarts, in any order of events.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use quintet_agent::proto::element::Element;
 use quintet_agent::proto::lifecycle::{Phase, Trigger, next};
 use quintet_agent::proto::message::MessageId;
 use quintet_agent::proto::restart::{AfterCrash, RestartPolicy, Restarts};
-use quintet_agent::proto::turn::{Turns, WaitingFor};
+use quintet_agent::proto::turn::{Completion, Turns, WaitingFor};
 use serde_json::Value;
 
 use crate::choices::Choices;
@@ -86,6 +86,19 @@ struct Known {
     calls: BTreeSet<&'static str>,
     quiet_since: Duration,
     stall_said: bool,
+    said: bool,
+    cancelled: bool,
+    doubtful: Option<(&'static str, Duration)>,
+}
+
+/// What is known of the ids that ended messages.
+#[derive(Default)]
+struct Ended(BTreeMap<&'static str, How>);
+
+#[derive(Clone, Copy)]
+struct How {
+    cancelled: bool,
+    messages: u32,
 }
 
 impl Known {
@@ -97,21 +110,36 @@ impl Known {
             calls: BTreeSet::new(),
             quiet_since: now,
             stall_said: false,
+            said: false,
+            cancelled: false,
+            doubtful: None,
         }
     }
 
     fn heard(&mut self, now: Duration) {
-        (self.quiet_since, self.stall_said) = (now, false);
+        (self.quiet_since, self.stall_said, self.said) = (now, false, true);
+    }
+
+    /// Whether a `complete` may be the second one of an ended message.
+    fn doubts(&self, name: &str, ended: &Ended) -> bool {
+        let Some(how) = ended.0.get(name) else {
+            return false;
+        };
+        match () {
+            () if self.outputs.contains(name) || how.messages > 1 => false,
+            () if how.cancelled || !self.outputs.is_empty() => true,
+            () => !self.said,
+        }
     }
 }
 
 fn one_message_runs_and_ends_once(choices: &mut Choices<'_>) {
     let mut turns = Turns::default();
     let mut running: Option<Known> = None;
-    let mut ended: BTreeSet<&'static str> = BTreeSet::new();
+    let mut ended = Ended::default();
     let (mut now, mut begun) = (Duration::ZERO, 0_u32);
     while !choices.is_empty() {
-        let step = choices.below(10);
+        let step = choices.below(13);
         let name = choices.of(&NAMES);
         match step {
             0 => {
@@ -135,6 +163,7 @@ fn one_message_runs_and_ends_once(choices: &mut Choices<'_>) {
                 assert_eq!(owner.as_ref(), running.as_ref().map(|known| &known.id));
                 if let Some(known) = &mut running {
                     known.heard(now);
+                    known.doubtful = None;
                     known.outputs.insert(output);
                     match step {
                         2 => drop(known.calls.insert(name)),
@@ -151,6 +180,7 @@ fn one_message_runs_and_ends_once(choices: &mut Choices<'_>) {
                 assert_eq!(heard, running.is_some());
                 if let Some(known) = &mut running {
                     known.heard(now);
+                    known.doubtful = None;
                     known.asks.insert(name);
                 }
             }
@@ -164,20 +194,33 @@ fn one_message_runs_and_ends_once(choices: &mut Choices<'_>) {
             }
             6 => now += Duration::from_secs(choices.byte().into()),
             7 => {
-                let of_another = running
-                    .as_ref()
-                    .is_some_and(|known| ended.contains(name) && !known.outputs.contains(name));
-                let end = turns.complete(name);
-                if of_another {
-                    assert_eq!(end, None, "the end {name:?} of one message ended another");
-                } else {
-                    assert_eq!(end, end_of(&mut running, &mut ended));
-                    if end.is_some() {
-                        ended.insert(name);
+                let end = turns.complete(name, now);
+                match &mut running {
+                    Some(known) if known.doubts(name, &ended) => {
+                        assert_eq!(end, Completion::Doubtful, "{name:?} may be another's end");
+                        known.doubtful = Some((name, now));
                     }
+                    Some(_) => {
+                        let id = end_of(&mut running, &mut ended, Some(name));
+                        assert_eq!(id.map(Completion::Ends), Some(end));
+                    }
+                    None => assert_eq!(end, Completion::Nothing),
                 }
             }
-            8 => assert_eq!(turns.end(), end_of(&mut running, &mut ended)),
+            8 => assert_eq!(turns.end(), end_of(&mut running, &mut ended, None)),
+            10 => {
+                turns.cancelled();
+                if let Some(known) = &mut running {
+                    known.cancelled = true;
+                }
+            }
+            11 => {
+                turns.heard(now);
+                if let Some(known) = &mut running {
+                    known.heard(now);
+                }
+            }
+            12 => doubt_ends_with_silence(&mut turns, &mut running, &mut ended, now),
             _ => a_stall_is_said_once(&mut turns, &mut running, now),
         }
         assert_eq!(turns.running(), running.as_ref().map(|known| &known.id));
@@ -204,10 +247,48 @@ fn element(step: usize, name: &str) -> Element {
     }
 }
 
-fn end_of(running: &mut Option<Known>, ended: &mut BTreeSet<&'static str>) -> Option<MessageId> {
+fn end_of(
+    running: &mut Option<Known>,
+    ended: &mut Ended,
+    by: Option<&'static str>,
+) -> Option<MessageId> {
     let known = running.take()?;
-    ended.extend(&known.outputs);
+    let cancelled = known.cancelled;
+    let mut names = known.outputs;
+    names.extend(by);
+    for name in names {
+        let before = ended.0.get(name).map_or(0, |how| how.messages);
+        // Being an output's id tells nothing of a second message; ending it does.
+        let messages = match by == Some(name) {
+            true => before + 1,
+            false => before.max(1),
+        };
+        let how = How {
+            cancelled,
+            messages,
+        };
+        ended.0.insert(name, how);
+    }
     Some(known.id)
+}
+
+fn doubt_ends_with_silence(
+    turns: &mut Turns,
+    running: &mut Option<Known>,
+    ended: &mut Ended,
+    now: Duration,
+) {
+    const AFTER: Duration = Duration::from_secs(10);
+    let due = running.as_ref().and_then(|known| {
+        let (name, since) = known.doubtful?;
+        let waits = !known.asks.is_empty() || !known.calls.is_empty();
+        (!waits && now >= since + AFTER).then_some(name)
+    });
+    let end = turns.settle(now, AFTER);
+    match due {
+        Some(name) => assert_eq!(end, end_of(running, ended, Some(name))),
+        None => assert_eq!(end, None),
+    }
 }
 
 fn a_stall_is_said_once(turns: &mut Turns, running: &mut Option<Known>, now: Duration) {

@@ -16,10 +16,22 @@ const REMEMBERED_IDS: usize = 32;
 const MAX_OPEN: usize = 256;
 
 /// Keeps the running message of one instance.
+///
+/// It is that of one process: another one may mint the same ids again.
 #[derive(Debug, Default)]
 pub struct Turns {
     running: Option<Running>,
-    ended: VecDeque<String>,
+    ended: VecDeque<Ended>,
+}
+
+/// An output id of an ended message.
+#[derive(Debug)]
+struct Ended {
+    id: String,
+    /// Its message was cancelled: whatever worked on it may still say that it is done.
+    cancelled: bool,
+    /// More than one message ended by it, so that it says nothing about which.
+    shared: bool,
 }
 
 #[derive(Debug)]
@@ -30,6 +42,17 @@ struct Running {
     stall_reported: bool,
     calls: BTreeMap<String, String>,
     asks: BTreeMap<String, Asked>,
+    /// Whether the agent has said anything since it got the message.
+    said: bool,
+    cancelled: bool,
+    doubtful: Option<Doubtful>,
+}
+
+/// A `complete` under the id of an ended message that may be that one's second.
+#[derive(Debug)]
+struct Doubtful {
+    output_id: String,
+    since: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +105,17 @@ pub struct Stall {
     pub since: Duration,
 }
 
+/// What a `complete` does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Completion {
+    /// It ends this message.
+    Ends(MessageId),
+    /// It may be the second one of an ended message; see [`Turns::settle`].
+    Doubtful,
+    /// It ends nothing: no message runs.
+    Nothing,
+}
+
 /// A message is running already.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("message {running} is running; one message runs at a time")]
@@ -105,6 +139,9 @@ impl Turns {
             stall_reported: false,
             calls: BTreeMap::new(),
             asks: BTreeMap::new(),
+            said: false,
+            cancelled: false,
+            doubtful: None,
         });
         Ok(())
     }
@@ -123,6 +160,7 @@ impl Turns {
     ) -> Option<&MessageId> {
         let running = self.running.as_mut()?;
         running.heard(now);
+        running.doubtful = None;
         if running
             .output_ids
             .last()
@@ -161,6 +199,7 @@ impl Turns {
             return false;
         };
         running.heard(now);
+        running.doubtful = None;
         if running.asks.len() < MAX_OPEN {
             running.asks.insert(id.to_owned(), asked);
         }
@@ -183,37 +222,93 @@ impl Turns {
         }
     }
 
-    /// Ends the running message by the agent's `complete`; `None` when it ends nothing.
+    /// Notes that the running message was asked to end.
+    pub fn cancelled(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.cancelled = true;
+        }
+    }
+
+    /// Takes the agent's `complete`.
     ///
-    /// A second `complete` of an ended message may arrive while the next one runs. It is told apart by
-    /// its id: one that belonged to an ended message counts only after output under it in this one.
-    pub fn complete(&mut self, output_id: &str) -> Option<MessageId> {
+    /// A second `complete` of an ended message may arrive while the next one runs, and an agent may use
+    /// one id for every message. An id that ended a message before counts at once where it can't be the
+    /// former: after output under it in this message, when several messages ended by it, or when the
+    /// agent spoke in this message without any output and the earlier one was not cancelled.
+    /// Elsewhere it is doubtful.
+    pub fn complete(&mut self, output_id: &str, now: Duration) -> Completion {
+        let Some(running) = &mut self.running else {
+            return Completion::Nothing;
+        };
+        if let Some(ended) = self.ended.iter().find(|ended| ended.id == output_id) {
+            let speaks_without_output =
+                running.said && running.output_ids.is_empty() && !ended.cancelled;
+            let is_own = running.output_ids.iter().any(|id| id == output_id);
+            if !(is_own || ended.shared || speaks_without_output) {
+                running.doubtful = Some(Doubtful {
+                    output_id: output_id.to_owned(),
+                    since: now,
+                });
+                return Completion::Doubtful;
+            }
+        }
+        self.end_by(output_id)
+            .map_or(Completion::Nothing, Completion::Ends)
+    }
+
+    /// When a doubtful `complete` will count; `None` without one, or while a tool or a person is awaited.
+    pub fn settles_at(&self, after: Duration) -> Option<Duration> {
         let running = self.running.as_ref()?;
-        if self.ended.iter().any(|id| id == output_id)
-            && !running.output_ids.iter().any(|id| id == output_id)
-        {
+        let doubtful = running.doubtful.as_ref()?;
+        let is_waiting = !running.calls.is_empty() || !running.asks.is_empty();
+        (!is_waiting).then(|| doubtful.since.saturating_add(after))
+    }
+
+    /// Ends the running message by a doubtful `complete` that no output or question followed for
+    /// `after`: were it the message's own, no other one would come, and the message would never end.
+    pub fn settle(&mut self, now: Duration, after: Duration) -> Option<MessageId> {
+        if self.settles_at(after)? > now {
             return None;
         }
-        let ended = self.end()?;
-        self.remember(output_id.to_owned());
-        Some(ended)
+        let doubtful = self.running.as_mut()?.doubtful.take()?;
+        self.end_by(&doubtful.output_id)
+    }
+
+    fn end_by(&mut self, output_id: &str) -> Option<MessageId> {
+        let shared = self.ended.iter().any(|ended| ended.id == output_id);
+        let cancelled = self.running.as_ref()?.cancelled;
+        let message = self.end()?;
+        self.remember(Ended {
+            id: output_id.to_owned(),
+            cancelled,
+            shared,
+        });
+        Some(message)
     }
 
     /// Ends the running message for any other reason.
     pub fn end(&mut self) -> Option<MessageId> {
         let running = self.running.take()?;
         for id in running.output_ids {
-            self.remember(id);
+            self.remember(Ended {
+                id,
+                cancelled: running.cancelled,
+                shared: false,
+            });
         }
         Some(running.id)
     }
 
-    fn remember(&mut self, id: String) {
-        self.ended.retain(|known| *known != id);
+    fn remember(&mut self, mut ended: Ended) {
+        if let Some(at) = self.ended.iter().position(|known| known.id == ended.id)
+            && let Some(known) = self.ended.remove(at)
+        {
+            ended.shared |= known.shared;
+        }
         if self.ended.len() >= REMEMBERED_IDS {
             self.ended.pop_front();
         }
-        self.ended.push_back(id);
+        self.ended.push_back(ended);
     }
 
     /// What the running message waits for.
@@ -262,6 +357,7 @@ impl Running {
     fn heard(&mut self, now: Duration) {
         self.quiet_since = now;
         self.stall_reported = false;
+        self.said = true;
     }
 }
 
@@ -271,6 +367,12 @@ mod tests {
     use serde_json::{Map, Value};
 
     const T0: Duration = Duration::ZERO;
+    const GRACE: Duration = Duration::from_secs(10);
+    const LATER: Duration = Duration::from_secs(100);
+
+    fn ends(text: &str) -> Completion {
+        Completion::Ends(id(text))
+    }
 
     fn text() -> Element {
         Element::TextDelta {
@@ -286,13 +388,13 @@ mod tests {
     fn all_output_belongs_to_the_running_message_and_none_to_nobody() {
         let mut turns = Turns::default();
         assert_eq!(turns.output("out", &text(), T0), None);
-        assert_eq!(turns.complete("out"), None);
+        assert_eq!(turns.complete("out", T0), Completion::Nothing);
         turns.begin(id("m1"), T0).unwrap();
         assert_eq!(turns.output("out", &text(), T0), Some(&id("m1")));
         assert_eq!(turns.output("other", &text(), T0), Some(&id("m1")));
         assert_eq!(turns.begin(id("m2"), T0), Err(Busy { running: id("m1") }));
-        assert_eq!(turns.complete("out"), Some(id("m1")));
-        assert_eq!(turns.complete("out"), None);
+        assert_eq!(turns.complete("out", T0), ends("m1"));
+        assert_eq!(turns.complete("out", T0), Completion::Nothing);
     }
 
     #[test]
@@ -300,11 +402,14 @@ mod tests {
         let mut turns = Turns::default();
         turns.begin(id("m1"), T0).unwrap();
         turns.output("out_1", &text(), T0);
-        assert_eq!(turns.complete("out_1"), Some(id("m1")));
+        assert_eq!(turns.complete("out_1", T0), ends("m1"));
         turns.begin(id("m2"), T0).unwrap();
-        assert_eq!(turns.complete("out_1"), None);
+        assert_eq!(turns.complete("out_1", T0), Completion::Doubtful);
         assert_eq!(turns.running(), Some(&id("m2")));
-        assert_eq!(turns.complete("out_2"), Some(id("m2")));
+        turns.output("out_2", &text(), T0);
+        assert_eq!(turns.settle(LATER, GRACE), None, "it went on");
+        assert_eq!(turns.complete("out_1", T0), Completion::Doubtful);
+        assert_eq!(turns.complete("out_2", T0), ends("m2"));
     }
 
     #[test]
@@ -313,8 +418,48 @@ mod tests {
         for message in ["m1", "m2", "m3"] {
             turns.begin(id(message), T0).unwrap();
             turns.output("out", &text(), T0);
-            assert_eq!(turns.complete("out"), Some(id(message)));
+            assert_eq!(turns.complete("out", T0), ends(message));
         }
+    }
+
+    #[test]
+    fn an_agent_of_one_id_that_changes_its_state_alone_completes_at_once() {
+        let mut turns = Turns::default();
+        for message in ["m1", "m2", "m3"] {
+            turns.begin(id(message), T0).unwrap();
+            turns.heard(T0);
+            assert_eq!(turns.complete("out", T0), ends(message));
+        }
+    }
+
+    #[test]
+    fn an_agent_of_one_id_that_says_nothing_completes_late_once_and_then_at_once() {
+        let mut turns = Turns::default();
+        turns.begin(id("m1"), T0).unwrap();
+        assert_eq!(turns.complete("out", T0), ends("m1"));
+        turns.begin(id("m2"), T0).unwrap();
+        assert_eq!(turns.complete("out", T0), Completion::Doubtful);
+        assert_eq!(turns.settles_at(GRACE), Some(GRACE));
+        assert_eq!(turns.settle(T0, GRACE), None);
+        assert_eq!(turns.settle(GRACE, GRACE), Some(id("m2")));
+        turns.begin(id("m3"), LATER).unwrap();
+        assert_eq!(turns.complete("out", LATER), ends("m3"));
+    }
+
+    #[test]
+    fn the_late_complete_of_a_cancelled_message_does_not_end_one_that_speaks() {
+        let mut turns = Turns::default();
+        turns.begin(id("m1"), T0).unwrap();
+        turns.cancelled();
+        assert_eq!(turns.complete("out_1", T0), ends("m1"));
+        turns.begin(id("m2"), T0).unwrap();
+        turns.heard(T0);
+        assert_eq!(turns.complete("out_1", T0), Completion::Doubtful);
+        assert!(turns.asked("q", T0));
+        assert_eq!(turns.complete("out_1", T0), Completion::Doubtful);
+        assert_eq!(turns.settle(LATER, GRACE), None, "a person is asked");
+        turns.answered("q", LATER);
+        assert_eq!(turns.complete("out_2", LATER), ends("m2"));
     }
 
     #[test]

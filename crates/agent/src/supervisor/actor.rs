@@ -19,9 +19,10 @@ use super::types::{
 };
 use crate::logs::{InstanceLog, LogLine, LogSource};
 use crate::proto::lifecycle::{Phase, Trigger, next};
-use crate::proto::message::{CoordinatorToAgent, InboundMessage, Init};
+use crate::proto::message::{CoordinatorToAgent, FinishReason, InboundMessage, Init};
 use crate::proto::restart::{AfterCrash, Restarts};
 use crate::proto::turn::Turns;
+use crate::proto::usage::TokenUsage;
 use crate::state::StateStore;
 
 /// How long a process may go on after it closed its connection.
@@ -57,6 +58,8 @@ struct InHand {
     reply: oneshot::Sender<TurnEnd>,
     deadline: Option<Instant>,
     cancel: Option<(CancelCause, Instant)>,
+    /// What the last doubtful `complete` said.
+    doubtful: Option<(FinishReason, Option<TokenUsage>)>,
 }
 
 /// The process was told to end.
@@ -258,6 +261,8 @@ impl<O: Observer> Actor<O> {
         match Link::launch(&self.spec, &self.facilities, &self.log).await {
             Ok(link) => {
                 self.link = Some(link);
+                // A new process may count its ids from the start again.
+                self.turns = Turns::default();
                 self.go(Trigger::Spawned, "the process runs");
             }
             Err(error) => {
@@ -505,12 +510,17 @@ impl<O: Observer> Actor<O> {
     fn next_deadline(&self) -> Option<Instant> {
         let link = self.link.as_ref();
         let in_hand = self.in_hand.as_ref();
+        let timings = &self.spec.timings;
         // While the observer is busy nothing is read, so silence says nothing about the agent.
-        let stall = match self.outbox.is_busy() {
-            true => None,
-            false => self.turns.stalls_at(self.spec.timings.stall_after),
+        let (stall, doubt) = match self.outbox.is_busy() {
+            true => (None, None),
+            false => (
+                self.turns.stalls_at(timings.stall_after),
+                self.turns.settles_at(timings.complete_grace),
+            ),
         };
-        let stall = stall.and_then(|at| self.epoch.checked_add(at));
+        let at = |time: Option<Duration>| time.and_then(|time| self.epoch.checked_add(time));
+        let (stall, doubt) = (at(stall), at(doubt));
         if let Some(stopping) = &self.stopping {
             return Some(stall.map_or(stopping.at, |stall| stall.min(stopping.at)));
         }
@@ -523,6 +533,7 @@ impl<O: Observer> Actor<O> {
             self.idle_at,
             self.retry_at,
             stall,
+            doubt,
         ]
         .into_iter()
         .flatten()
@@ -579,6 +590,7 @@ impl<O: Observer> Actor<O> {
             let cause = *cause;
             return self.cancel_by_force(cause).await;
         }
+        self.settle_doubt();
         if due(self.in_hand.as_ref().and_then(|in_hand| in_hand.deadline)) {
             self.cancel(CancelCause::Deadline);
         }

@@ -56,6 +56,8 @@ pub struct Timings {
     pub cancel_grace: Duration,
     /// Quiet for this long, a running message is reported as stalled.
     pub stall_after: Duration,
+    /// Until a `complete` with the id of an earlier message counts for one that says nothing more.
+    pub complete_grace: Duration,
     /// The longest that one message may run.
     pub turn_deadline: Option<Duration>,
     /// How lost processes are started again.
@@ -71,6 +73,7 @@ impl Default for Timings {
             term_grace: Duration::from_secs(5),
             cancel_grace: Duration::from_secs(10),
             stall_after: Duration::from_secs(120),
+            complete_grace: Duration::from_secs(10),
             turn_deadline: None,
             restart: RestartPolicy::default(),
         }

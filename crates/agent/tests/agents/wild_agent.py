@@ -114,6 +114,11 @@ def handle(words):
         complete(out)
         complete(out)
         text(out, "too late")
+    elif command == "state-only":
+        delta({"op": "add", "path": "/turn", "value": turn})
+        complete(words[1] if len(words) > 1 else out)
+    elif command == "silent":
+        complete("out")
     elif command == "never":
         text(out, "begun")
     elif command == "hang":

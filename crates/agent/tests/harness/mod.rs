@@ -189,6 +189,7 @@ pub(crate) fn quick() -> Timings {
         shutdown_grace: Duration::from_millis(300),
         term_grace: Duration::from_millis(300),
         cancel_grace: Duration::from_millis(300),
+        complete_grace: Duration::from_millis(300),
         restart: RestartPolicy {
             base: Duration::from_millis(10),
             cap: Duration::from_millis(20),

@@ -53,6 +53,36 @@ async fn an_idle_process_is_shut_down_and_a_message_starts_it_again() {
 }
 
 #[tokio::test]
+async fn a_turn_without_output_ends_though_an_earlier_process_used_its_id() {
+    let world = World::new();
+    let mut spec = world.python("wild_agent.py", &[]);
+    // So long that no doubt ends within the test.
+    spec.timings.complete_grace = PATIENCE * 2;
+    let agent = world.open(spec).await;
+    assert_eq!(run(&agent, "state-only").await, done());
+    agent.restart("user").await;
+    assert_eq!(run(&agent, "state-only").await, done());
+    assert_eq!(failed(&run(&agent, "exit 3").await), FailReason::Crashed);
+    assert_eq!(run(&agent, "state-only").await, done());
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn an_agent_of_one_id_ends_every_turn() {
+    let world = World::new();
+    let agent = world.open(world.python("wild_agent.py", &[])).await;
+    for text in ["state-only out", "state-only out", "silent", "silent"] {
+        assert_eq!(run(&agent, text).await, done(), "{text}");
+    }
+    agent.restart("user").await;
+    for _ in 0..3 {
+        assert_eq!(run(&agent, "silent").await, done());
+    }
+    assert_eq!(agent.status().restarts, 0);
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn a_process_that_ignores_everything_is_killed() {
     let world = World::new();
     let agent = world

@@ -10,6 +10,7 @@ use crate::logs::{LogLine, LogSource};
 use crate::proto::decode::{BadFrame, Decoded, decode};
 use crate::proto::lifecycle::{Phase, Trigger};
 use crate::proto::message::{AgentToCoordinator, CoordinatorToAgent, FinishReason, LogEntry};
+use crate::proto::turn::Completion;
 use crate::proto::usage::TokenUsage;
 use crate::supervisor::handle::Command;
 use crate::supervisor::types::{
@@ -146,6 +147,7 @@ impl<O: Observer> Actor<O> {
                 .turn_deadline
                 .map(|limit| Instant::now() + limit),
             cancel: None,
+            doubtful: None,
         });
         self.go(Trigger::MessageSent, "a message was delivered");
     }
@@ -181,6 +183,7 @@ impl<O: Observer> Actor<O> {
         in_hand.deadline = None;
         if in_hand.cancel.is_none() {
             in_hand.cancel = Some((cause, Instant::now() + grace));
+            self.turns.cancelled();
             self.tell(&CoordinatorToAgent::Cancel { message_id });
         }
         true
@@ -356,10 +359,31 @@ impl<O: Observer> Actor<O> {
         usage: Option<TokenUsage>,
         logs: &mut Vec<LogLine>,
     ) {
-        if self.turns.complete(output_id).is_none() {
-            self.note_stray("`complete`", output_id, logs);
+        match self.turns.complete(output_id, self.now()) {
+            Completion::Ends(_) => self.complete(finish_reason, usage),
+            Completion::Doubtful => {
+                if let Some(in_hand) = &mut self.in_hand {
+                    in_hand.doubtful = Some((finish_reason, usage));
+                }
+                self.note_doubt(output_id, logs);
+            }
+            Completion::Nothing => self.note_stray("`complete`", output_id, logs),
+        }
+    }
+
+    /// Ends the running message by a `complete` that was doubtful for long enough.
+    pub(super) fn settle_doubt(&mut self) {
+        let grace = self.spec.timings.complete_grace;
+        if self.outbox.is_busy() || self.turns.settle(self.now(), grace).is_none() {
             return;
         }
+        let said = self.in_hand.as_mut().and_then(|it| it.doubtful.take());
+        if let Some((finish_reason, usage)) = said {
+            self.complete(finish_reason, usage);
+        }
+    }
+
+    fn complete(&mut self, finish_reason: FinishReason, usage: Option<TokenUsage>) {
         self.restarts.turn_completed();
         if let Some(in_hand) = self.in_hand.take() {
             let cause = in_hand.cancel.map(|(cause, _)| cause);
@@ -386,6 +410,20 @@ impl<O: Observer> Actor<O> {
             self.outbox.end_turn(in_hand.reply, end);
         }
         self.go(Trigger::TurnEnded, "the message is complete");
+    }
+
+    fn note_doubt(&mut self, id: &str, logs: &mut Vec<LogLine>) {
+        let is_new = self
+            .link
+            .as_mut()
+            .is_some_and(|link| link.note_once("doubt"));
+        if is_new {
+            let grace = self.spec.timings.complete_grace;
+            let text = format!(
+                "`complete` with the id of an earlier message ({id}) counts when nothing follows within {grace:?}"
+            );
+            logs.push(LogLine::new(LogSource::Supervisor, "warn", text));
+        }
     }
 
     fn note_stray(&mut self, what: &str, id: &str, logs: &mut Vec<LogLine>) {
