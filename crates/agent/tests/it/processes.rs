@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use quintet_agent::{
-    AgentId, CgroupUse, FailReason, InstanceEvent, Observer, Phase, ProcessLimits, Supervisor,
-    TurnEnd,
+    AgentId, CgroupUse, FailReason, InboundMessage, InstanceEvent, Observer, Phase, ProcessLimits,
+    Supervisor, TurnEnd,
 };
 use serde_json::json;
 
@@ -199,8 +199,18 @@ async fn daemon_of_the_sweep_test() {
     let spec = spec(folder, &[python, script.to_str().unwrap()]);
     let agent = supervisor.open(spec).await.unwrap();
     run(&agent, "daemonise").await;
-    std::fs::write(folder.join("pids"), observer.text()).unwrap();
-    std::future::pending::<()>().await;
+    let pids = observer.text();
+    // In a turn it does not read: only the signal at its parent's death can end it.
+    let hang = agent.run(InboundMessage::text("msg_hang", "hang"));
+    tokio::join!(hang, async {
+        observer
+            .saw(|event| {
+                matches!(event, InstanceEvent::Element { message_id, .. }
+            if message_id.as_str() == "msg_hang")
+            })
+            .await;
+        std::fs::write(folder.join("pids"), pids).unwrap();
+    });
 }
 
 #[tokio::test]
@@ -209,6 +219,16 @@ async fn dropping_the_supervisor_ends_its_processes() {
     let agent = world.open(world.python("wild_agent.py", &[])).await;
     run(&agent, "hello").await;
     let pid = i32::try_from(agent.status().pid.unwrap()).unwrap();
+    // In a turn it does not see that its connection ends.
+    let mut hanging = tokio::task::JoinSet::new();
+    let held = agent.clone();
+    hanging.spawn(async move { run(&held, "hang").await });
+    let is_hanging = |event: &InstanceEvent| {
+        matches!(event, InstanceEvent::Element { message_id, .. }
+            if message_id.as_str() == "msg_hang")
+    };
+    world.observer.saw(is_hanging).await;
+    hanging.shutdown().await;
     let World {
         supervisor, folder, ..
     } = world;
