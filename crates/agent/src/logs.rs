@@ -36,6 +36,18 @@ pub enum LogSource {
     Supervisor,
 }
 
+impl LogSource {
+    /// Its name, as in the file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::Supervisor => "supervisor",
+        }
+    }
+}
+
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {

@@ -417,6 +417,18 @@ async fn agents_are_listed_and_looked_after() {
     log.prints("a remark").await;
     let printed = machine.runs(&["agent", "logs", id]).await.succeeds();
     assert!(printed.contains("a remark"), "{printed}");
+    let lines = machine
+        .runs(&["agent", "logs", id, "--json"])
+        .await
+        .succeeds();
+    let lines: Vec<serde_json::Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let remark = lines.iter().find(|line| line["text"] == "a remark");
+    let remark = remark.unwrap();
+    assert_eq!(remark["source"], "agent");
+    assert!(remark["level"].is_string() && remark["time"].is_string());
     machine.runs(&["agent", "restart", id]).await.succeeds();
     assert_eq!(
         machine

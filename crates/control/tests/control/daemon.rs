@@ -390,7 +390,12 @@ impl Server for TestServer {
 
     fn agent_logs(&self, request: AgentLogsMsg) -> impl Stream<Item = Answer<LogLine>> + Send {
         self.saw(request);
-        stream::iter(["one", "two"]).map(|text| Ok(LogLine { text: text.into() }))
+        stream::iter(["one", "two"]).map(|text| {
+            Ok(LogLine {
+                text: text.into(),
+                ..LogLine::default()
+            })
+        })
     }
 
     async fn agent_restart(&self, request: AgentRestartMsg) -> Answer<Accepted> {

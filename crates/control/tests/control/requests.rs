@@ -371,7 +371,13 @@ fn expected(request: &str) -> Vec<ServerMessage> {
             .into(),
         ],
         "agent_logs" => ["one", "two"]
-            .map(|text| LogLine { text: text.into() }.into())
+            .map(|text| {
+                LogLine {
+                    text: text.into(),
+                    ..LogLine::default()
+                }
+                .into()
+            })
             .to_vec(),
         "steer" => vec![accepted(10).into()],
         "cancel" => vec![accepted(11).into()],

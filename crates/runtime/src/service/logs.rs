@@ -46,6 +46,10 @@ impl Runtime {
                     Followed::Line(line) => shown(&line),
                     Followed::Missed(count) => LogLine {
                         text: format!("... {count} lines went by; they are in the log files"),
+                        source: "supervisor".to_owned(),
+                        level: "warn".to_owned(),
+                        at: String::new(),
+                        message: format!("{count} lines went by; they are in the log files"),
                     },
                 });
             }
@@ -60,5 +64,9 @@ fn shown(line: &AgentLine) -> LogLine {
     };
     LogLine {
         text: format!("{} {:<5}{module} {}", line.at, line.level, line.message),
+        source: line.source.as_str().to_owned(),
+        level: line.level.clone(),
+        at: line.at.clone(),
+        message: line.message.clone(),
     }
 }
