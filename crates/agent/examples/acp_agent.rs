@@ -145,6 +145,13 @@ impl Session {
                 self.cancelled.notified().await;
                 return Ok(StopReason::Cancelled);
             }
+            ("spend", amount) => {
+                let amount = amount.parse().unwrap_or_default();
+                let cost = UsageUpdate::new(1, 2).cost(Cost::new(amount, "USD"));
+                self.update(SessionUpdate::UsageUpdate(cost))?;
+                self.cancelled.notified().await;
+                return Ok(StopReason::Cancelled);
+            }
             ("recall", _) => self.say(&told.replace('\n', ";"))?,
             ("fail", reason) => return Err(Error::internal_error().data(reason.to_owned())),
             ("die", _) => die(),

@@ -4,6 +4,7 @@
     reason = "a story that can't go on is a story that failed"
 )]
 
+mod acp;
 mod behind;
 mod channel;
 mod coherent;

@@ -54,7 +54,10 @@ impl Bridge {
         if grown > Decimal::ZERO {
             let usage = turn.usage.get_or_insert_default();
             usage.cost = usage.cost.saturating_add(grown);
+            let token_usage = *usage;
             self.kept.cost = total;
+            // While the turn runs, so that its budget can end it.
+            self.up(AgentToCoordinator::Usage { token_usage });
             self.keep();
         }
     }

@@ -205,9 +205,18 @@ fn a_turn_streams_and_completes_with_its_usage() {
                       "cost": {"amount": amount, "currency": "USD"}}),
         )
     };
-    let kept = hear(&mut bridge, &cost(0.1));
-    assert_eq!(kept[0]["up"]["deltas"][0]["value"]["cost"], "0.1");
-    hear(&mut bridge, &cost(0.3));
+    let told = hear(&mut bridge, &cost(0.1));
+    assert_eq!(
+        told[0],
+        json!({"up": {"type": "usage", "token_usage":
+                       {"input_tokens": 0, "output_tokens": 0, "cost": "0.1"}}})
+    );
+    assert_eq!(told[1]["up"]["deltas"][0]["value"]["cost"], "0.1");
+    let told = hear(&mut bridge, &cost(0.3));
+    assert_eq!(
+        told[0]["up"]["token_usage"]["cost"], "0.3",
+        "the turn's sum"
+    );
     assert_eq!(hear(&mut bridge, &cost(0.3)), Vec::<Value>::new());
     let done = json!({"stopReason": "end_turn", "usage": {"totalTokens": 9, "inputTokens": 7, "outputTokens": 2}});
     assert_eq!(
