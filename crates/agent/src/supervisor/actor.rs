@@ -45,6 +45,11 @@ impl Loss {
             detail: detail.into(),
         }
     }
+
+    fn bad_frame(error: &str) -> Self {
+        let detail = format!("the agent sent what is no message: {error}");
+        Self::new(FailReason::BadFrame, detail)
+    }
 }
 
 /// A message whose process is not ready for it yet.
@@ -307,11 +312,8 @@ impl<O: Observer> Actor<O> {
                 }
             }
             LinkWake::BadFrames(error) => {
-                self.lost(
-                    Loss::new(FailReason::BadFrame, error.to_string()),
-                    Trigger::Lost,
-                )
-                .await;
+                let loss = Loss::bad_frame(&error.to_string());
+                self.lost(loss, Trigger::Lost).await;
             }
             LinkWake::Accepted(stream) => {
                 let Some(link) = &mut self.link else { return };
@@ -650,5 +652,7 @@ fn describe_exit(status: Option<ExitStatus>) -> String {
 }
 
 fn breaker_text(detail: &str) -> String {
-    format!("the agent crashed too often; restart it or change its config: {detail}")
+    format!(
+        "the agent crashed too often and stays down until a restart or a config change: {detail}"
+    )
 }

@@ -26,6 +26,7 @@ async fn is_a_bad_frame(text: &str, detail: &str) {
             reason: FailReason::BadFrame,
             detail: said,
         } => {
+            assert!(said.starts_with("the agent sent what is no message: "));
             assert!(said.contains(detail), "{said}");
         }
         other => panic!("{other:?}"),
@@ -83,11 +84,11 @@ async fn a_patch_that_does_not_apply_restarts_from_the_last_good_state() {
     let end = run(&agent, "badpatch").await;
     assert!(
         matches!(
-            end,
+            &end,
             TurnEnd::Failed {
                 reason: FailReason::StateRejected,
-                ..
-            }
+                detail,
+            } if detail.starts_with("the agent's state patch was refused: ")
         ),
         "{end:?}"
     );

@@ -409,7 +409,7 @@ impl Coordinator {
                         let end = turn.run(self.inbound(&session, &message)).await;
                         let closed = turn.close().await;
                         self.inner.turns.remove(&session.agent_id());
-                        self.end(id, closed.outcome(end)).await;
+                        self.end(id, closed.outcome(&session.agent_id(), end)).await;
                     }
                     Purpose::Compaction => self.compact(&session, &message, &turn).await,
                 }
@@ -433,7 +433,7 @@ impl Coordinator {
         let before = turn.handle.state().await;
         let end = turn.run(self.inbound(session, message)).await;
         let closed = turn.close().await;
-        let mut outcome = closed.outcome(end);
+        let mut outcome = closed.outcome(&session.agent_id(), end);
         self.inner.turns.remove(&session.agent_id());
         let (id, number) = (message.id, session.id);
         let text = self
@@ -621,7 +621,7 @@ pub(crate) fn session_of(agent_id: &AgentId) -> Option<u64> {
 }
 
 /// How a turn ended. What it said it had used counts also when it did not come to its completion.
-fn outcome(end: TurnEnd, used: TokenUsage) -> TurnOutcome {
+fn outcome(agent_id: &str, end: TurnEnd, used: TokenUsage) -> TurnOutcome {
     match end {
         TurnEnd::Completed {
             finish_reason,
@@ -655,7 +655,17 @@ fn outcome(end: TurnEnd, used: TokenUsage) -> TurnOutcome {
                 FailReason::KilledByUser | FailReason::Stopped => ("cancelled", 409, true),
                 FailReason::BudgetExceeded => ("budget", 429, false),
                 FailReason::TooLarge => ("error", 400, false),
+                FailReason::BreakerOpen => ("error", 500, false),
                 _ => ("error", 500, true),
+            };
+            let detail = match reason {
+                FailReason::BreakerOpen => {
+                    format!("{detail}; start it again with `quintet agent restart {agent_id}`")
+                }
+                FailReason::BadFrame | FailReason::StateRejected => {
+                    format!("{detail}; see `quintet agent logs {agent_id}`")
+                }
+                _ => detail,
             };
             TurnOutcome {
                 finish_reason: word.to_owned(),
@@ -663,5 +673,21 @@ fn outcome(end: TurnEnd, used: TokenUsage) -> TurnOutcome {
                 ..TurnOutcome::failed(detail, code, retryable)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_breaker_is_no_case_for_a_retry_and_names_what_closes_it() {
+        let end = TurnEnd::Failed {
+            reason: FailReason::BreakerOpen,
+            detail: "it crashed too often".to_owned(),
+        };
+        let outcome = outcome("py-1", end, TokenUsage::default());
+        assert!(!outcome.retryable);
+        assert!(outcome.error.contains("`quintet agent restart py-1`"));
     }
 }

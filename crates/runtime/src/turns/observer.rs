@@ -58,8 +58,8 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// How the turn ended, with everything that it used.
-    pub(super) fn outcome(&self, end: TurnEnd) -> TurnOutcome {
-        let mut outcome = super::outcome(end, self.used);
+    pub(super) fn outcome(&self, agent_id: &str, end: TurnEnd) -> TurnOutcome {
+        let mut outcome = super::outcome(agent_id, end, self.used);
         outcome.usage = larger(&outcome.usage, &self.metered);
         match &self.lost {
             None => outcome,

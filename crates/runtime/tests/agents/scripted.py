@@ -9,13 +9,16 @@ A message that is not JSON is echoed. Commands:
   {"await": "steer" | "cancel"}   waits for that message
   {"usage": COST}                 what the turn cost
   {"spend": COST}                 says what the turn has cost so far
-  {"show": "state" | "config"}    says it as JSON
+  {"show": "state" | "config" | "origin" | "process"}    says it as JSON
+  {"log": TEXT}                   logs it
+  {"garbage": TEXT}               sends it in place of a message
   {"model": {...}}                asks the model through the gateway and says its text or error
   {"crash": CODE}                 ends the process
 """
 
 import json
 import os
+import resource
 import socket
 import struct
 import sys
@@ -136,7 +139,19 @@ def work(message, output):
             usage = {"input_tokens": 10, "output_tokens": 5, "cost": command["spend"]}
             send({"type": "usage", "token_usage": usage})
         elif "show" in command:
-            say(json.dumps({"state": state, "config": config}[command["show"]], sort_keys=True))
+            shown = {"state": state, "config": config, "origin": message["origin"]}
+            if command["show"] == "process":
+                names = ["RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_DATA"]
+                shown["process"] = {"cwd": os.getcwd(), "env": dict(os.environ), "limits": {
+                    name: resource.getrlimit(getattr(resource, name))[0] for name in names}}
+            say(json.dumps(shown[command["show"]], sort_keys=True))
+        elif "log" in command:
+            send({"type": "log", "level": "warn", "message": command["log"],
+                  "module": "", "timestamp": ""})
+        elif "garbage" in command:
+            body = command["garbage"].encode()
+            sock.sendall(struct.pack("<I", len(body)) + body)
+            receive()
         elif "model" in command:
             say(ask_model(command["model"]))
         elif "crash" in command:

@@ -101,6 +101,15 @@ impl TestDaemon {
 
     /// Waits until the journal holds a row of `kind` in a session.
     pub(crate) async fn wait_for(&self, session: u64, kind: &str) -> JournalEvent {
+        self.wait_for_row(session, |row| row.kind == kind).await
+    }
+
+    /// Waits until the journal holds such a row in a session.
+    pub(crate) async fn wait_for_row(
+        &self,
+        session: u64,
+        is_it: impl Fn(&JournalEvent) -> bool,
+    ) -> JournalEvent {
         let request = EventsMsg {
             session: Some(session),
             after_seq: Some(0),
@@ -111,7 +120,7 @@ impl TestDaemon {
         tokio::pin!(events);
         loop {
             let event = events.next().await.expect("follows").expect("readable");
-            if event.kind == kind {
+            if is_it(&event) {
                 return event;
             }
         }

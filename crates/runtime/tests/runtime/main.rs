@@ -4,6 +4,7 @@ mod asks;
 mod crons;
 mod cuts;
 mod harness;
+mod instances;
 mod limits;
 mod models;
 mod sessions;

@@ -252,7 +252,7 @@ impl<O: Observer> Actor<O> {
         self.write_logs(logs).await;
         let bad = bad.as_ref().map(BadFrame::to_string);
         match bad.or(frame_error.map(|error| error.to_string())) {
-            Some(detail) => Err(Loss::new(FailReason::BadFrame, detail)),
+            Some(detail) => Err(Loss::bad_frame(&detail)),
             None => Ok(()),
         }
     }
@@ -310,7 +310,8 @@ impl<O: Observer> Actor<O> {
                     self.outbox.push(InstanceEvent::StateRejected {
                         reason: reason.clone(),
                     });
-                    return Err(Loss::new(FailReason::StateRejected, reason));
+                    let detail = format!("the agent's state patch was refused: {reason}");
+                    return Err(Loss::new(FailReason::StateRejected, detail));
                 }
                 durable.lists -= 1;
                 self.outbox
