@@ -58,6 +58,8 @@ pub enum StateError {
 pub(crate) struct Applied {
     /// How many lists apply and are durable; the one after them, if any, was refused.
     pub(crate) lists: usize,
+    /// The number of the last change, counted over the life of the state.
+    pub(crate) revision: u64,
     /// Why it was refused.
     pub(crate) rejected: Option<PatchError>,
 }
@@ -195,6 +197,7 @@ impl Inner {
         }
         Ok(Applied {
             lists: applied,
+            revision: self.sequence.cast_unsigned(),
             rejected,
         })
     }

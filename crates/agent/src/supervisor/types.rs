@@ -107,6 +107,8 @@ pub enum InstanceEvent {
     StateApplied {
         /// The list of operations.
         patches: Vec<Value>,
+        /// The number of the change, counted over the life of the state.
+        revision: u64,
     },
     /// The agent's change of state does not apply; it is recorded, and the process restarts from the last good state.
     StateRejected {

@@ -22,7 +22,7 @@ struct Counts {
 impl Observer for Counts {
     async fn observe(&self, _: &AgentId, batch: Vec<InstanceEvent>) {
         for event in batch {
-            if let InstanceEvent::StateApplied { patches } = event {
+            if let InstanceEvent::StateApplied { patches, .. } = event {
                 let count = patches[0]["value"].as_u64().unwrap();
                 self.all.lock().unwrap().push(count);
                 self.newest.send_replace(count);

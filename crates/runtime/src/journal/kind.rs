@@ -113,6 +113,8 @@ kinds! {
 
     /// An agent process changed its phase.
     AgentPhase = "agent_phase",
+    /// An agent changed its state; says how much, never what.
+    AgentState = "agent_state",
     /// An agent's state patch did not apply.
     AgentStateRejected = "agent_state_rejected",
     /// A turn makes no progress; says what it waits for.

@@ -300,13 +300,18 @@ impl TurnObserver {
         Self { db, turns, config }
     }
 
-    async fn record(&self, agent: &AgentId, batch: Vec<InstanceEvent>) -> Result<(), StoreError> {
+    async fn record(
+        &self,
+        agent: &AgentId,
+        mut batch: Vec<InstanceEvent>,
+    ) -> Result<(), StoreError> {
+        let state = state_row(agent, &mut batch);
         let Some(turn) = self.turns.of_agent(agent) else {
-            return self.note_all(agent, None, batch).await;
+            return self.note_all(agent, None, batch, state).await;
         };
         let mut gate = turn.gate.lock().await;
         if !gate.open {
-            return self.note_all(agent, Some(&turn), batch).await;
+            return self.note_all(agent, Some(&turn), batch, state).await;
         }
         let mut rows = Vec::new();
         let mut elements = Vec::new();
@@ -355,6 +360,7 @@ impl TurnObserver {
             }
         }
         rows.extend(gate.recorder.record(elements));
+        rows.extend(state.map(|row| row.in_turn(turn.session, turn.id)));
         gate.append(&self.db, rows).await
     }
 
@@ -364,8 +370,13 @@ impl TurnObserver {
         agent: &AgentId,
         turn: Option<&Turn>,
         batch: Vec<InstanceEvent>,
+        state: Option<Entry>,
     ) -> Result<(), StoreError> {
         let mut rows = Vec::new();
+        rows.extend(state.map(|row| match super::session_of(agent) {
+            Some(session) => row.in_session(session),
+            None => row,
+        }));
         for event in batch {
             match (event, super::session_of(agent)) {
                 (InstanceEvent::SteerUnread { content }, Some(session)) => {
@@ -502,6 +513,25 @@ impl Observer for TurnObserver {
             turn.cancel();
         }
     }
+}
+
+/// Takes the changes of state out of a batch: one row for all of them. It says how many there are
+/// and never what they hold, which may be a secret.
+fn state_row(agent: &AgentId, batch: &mut Vec<InstanceEvent>) -> Option<Entry> {
+    let (mut patches, mut last) = (0, None);
+    batch.retain(|event| match event {
+        InstanceEvent::StateApplied {
+            patches: list,
+            revision,
+        } => {
+            patches += list.len();
+            last = Some(*revision);
+            false
+        }
+        _ => true,
+    });
+    let data = json!({ "agent_id": agent.as_str(), "patches": patches, "revision": last? });
+    Some(Entry::new(Kind::AgentState, &data))
 }
 
 /// The row of an event that is not output.

@@ -66,3 +66,20 @@ async fn what_is_no_message_or_no_patch_names_the_agent_and_its_log() {
     );
     daemon.stop().await;
 }
+
+#[tokio::test]
+async fn a_change_of_state_is_in_the_journal_without_what_it_holds() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let lines = [r#"{"state": "key", "value": "hidden"}"#, r#"{"say": "x"}"#];
+    let session = client.send(script(&lines)).await.expect("answers").session;
+    let journal = daemon.journal(Some(session)).await;
+    let rows: Vec<Value> = journal
+        .iter()
+        .filter(|row| row.kind == "agent_state")
+        .map(|row| serde_json::from_str(&row.data).expect("JSON"))
+        .collect();
+    let expected = json!({"agent_id": format!("py-{session}"), "patches": 1, "revision": 1});
+    assert_eq!(rows, [expected]);
+    daemon.stop().await;
+}

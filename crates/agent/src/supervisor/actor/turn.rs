@@ -271,6 +271,7 @@ impl<O: Observer> Actor<O> {
         match self.state.apply(lists).await {
             Ok(applied) => Ok(Durable {
                 lists: applied.lists,
+                revision: applied.revision,
                 refusal: applied.rejected.map(|error| error.to_string()),
             }),
             Err(error) => Err(Loss::new(FailReason::StateLost, error.to_string())),
@@ -314,8 +315,10 @@ impl<O: Observer> Actor<O> {
                     return Err(Loss::new(FailReason::StateRejected, detail));
                 }
                 durable.lists -= 1;
-                self.outbox
-                    .push(InstanceEvent::StateApplied { patches: deltas });
+                self.outbox.push(InstanceEvent::StateApplied {
+                    patches: deltas,
+                    revision: durable.revision.saturating_sub(durable.lists as u64),
+                });
             }
             AgentToCoordinator::Log(entry) => {
                 self.turns.heard(now);
@@ -453,6 +456,8 @@ impl<O: Observer> Actor<O> {
 #[derive(Default)]
 struct Durable {
     lists: usize,
+    /// The number of the last of them.
+    revision: u64,
     refusal: Option<String>,
 }
 
