@@ -14,6 +14,7 @@ use super::source::KeyPath;
 use super::units::ByteSize;
 
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(600);
+const DEFAULT_STALL_AFTER: Duration = Duration::from_secs(120);
 
 /// What an agent's process speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,10 +91,16 @@ pub struct AgentConfig {
     pub idle_timeout: Duration,
     /// A turn is ended after so long.
     pub turn_deadline: Option<Duration>,
-    /// Address space of each of its processes.
+    /// A turn that is quiet for so long is reported; it runs on.
+    pub stall_after: Duration,
+    /// Memory of its processes together where the kernel counts that, else the data of each.
     pub memory_max: Option<ByteSize>,
     /// Open files of each of its processes.
     pub files_max: Option<u32>,
+    /// CPU time of each of its processes, in seconds.
+    pub cpu_seconds: Option<u32>,
+    /// Size of a file that one of its processes writes.
+    pub file_size: Option<ByteSize>,
     /// Money it may spend.
     pub budget: Budget,
 }
@@ -146,8 +153,11 @@ fn read_entry(s: &mut Section<'_, '_>) -> Entry {
             env: s.secrets("env"),
             idle_timeout: s.value_or("idle_timeout", DEFAULT_IDLE_TIMEOUT),
             turn_deadline: s.value_or("turn_deadline", None),
+            stall_after: s.value_or("stall_after", DEFAULT_STALL_AFTER),
             memory_max: s.value_or("memory_max", None),
             files_max: limit(s.value_or("files_max", 0)),
+            cpu_seconds: limit(s.value_or("cpu_seconds", 0)),
+            file_size: s.value_or("file_size", None),
             budget: s.nested("budget", |s| Budget {
                 turn: s.value_or("turn", None),
                 day: s.value_or("day", None),

@@ -257,10 +257,12 @@ impl Instances {
             limits: ProcessLimits {
                 memory_max: agent.memory_max.map(|size| size.bytes()),
                 open_files: agent.files_max.map(u64::from),
-                ..ProcessLimits::default()
+                cpu_seconds: agent.cpu_seconds.map(u64::from),
+                file_size: agent.file_size.map(|size| size.bytes()),
             },
             timings: Timings {
                 idle_timeout: Some(agent.idle_timeout),
+                stall_after: agent.stall_after,
                 turn_deadline: agent.turn_deadline,
                 ..Timings::default()
             },

@@ -83,3 +83,85 @@ async fn a_change_of_state_is_in_the_journal_without_what_it_holds() {
     assert_eq!(rows, [expected]);
     daemon.stop().await;
 }
+
+#[tokio::test]
+async fn a_quiet_turn_is_reported_and_runs_on() {
+    let daemon = TestDaemon::start_with("stall_after = \"50ms\"\n").await;
+    let mut client = daemon.client().await;
+    let stream = client.stream(streamed(script(&[r#"{"await": "steer"}"#])));
+    tokio::pin!(stream);
+    let start = stream.next().await.expect("starts").expect("streams");
+    let session = session_of(&[start]);
+    let row = daemon.wait_for(session, "agent_stalled").await;
+    assert!(
+        row.data.contains("output or `complete` from the agent"),
+        "{}",
+        row.data
+    );
+    let mut other = daemon.client().await;
+    let content = "on".into();
+    other
+        .steer(SteerMsg { session, content })
+        .await
+        .expect("runs");
+    let events: Vec<_> = stream.map(|event| event.expect("streams")).collect().await;
+    assert_eq!(error_of(&events), "");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_configuration_says_of_an_agent_holds_for_its_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let elsewhere = folder.path().canonicalize().expect("there");
+    let more = format!(
+        "cwd = {elsewhere:?}\nenv = {{ GREETING = \"hello\" }}\nfiles_max = 77\n\
+         cpu_seconds = 100\nfile_size = \"1MiB\"\nmemory_max = \"1GiB\"\n\
+         turn_deadline = \"300ms\"\nidle_timeout = \"100ms\"\n"
+    );
+    let daemon = TestDaemon::start_with(&another("wired", &more)).await;
+    let mut client = daemon.client().await;
+    let shown = client.send(of("wired", &[r#"{"show": "process"}"#])).await;
+    let shown = shown.expect("answers");
+    let process: Value = serde_json::from_str(&shown.content).expect("JSON");
+    assert_eq!(process["cwd"], elsewhere.to_str().expect("UTF-8"));
+    assert_eq!(process["env"]["GREETING"], "hello");
+    let limits = &process["limits"];
+    assert_eq!(
+        (
+            &limits["RLIMIT_NOFILE"],
+            &limits["RLIMIT_CPU"],
+            &limits["RLIMIT_FSIZE"]
+        ),
+        (&json!(77), &json!(100), &json!(1 << 20))
+    );
+    // A cgroup counts the memory where there is one for the agent.
+    let data = &limits["RLIMIT_DATA"];
+    assert!(*data == json!(1 << 30) || *data == json!(-1), "{data}");
+    daemon
+        .wait_for_row(shown.session, |row| {
+            row.kind == "agent_phase" && row.data.contains("idle_timeout")
+        })
+        .await;
+    let late = again(shown.session, &[r#"{"await": "cancel"}"#]);
+    let error = error_of(&run(&mut client, late).await);
+    assert_eq!(error, "the turn ran longer than turn_deadline (300ms)");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_of_a_file_has_its_text_as_its_prompt() {
+    let daemon = TestDaemon::start().await;
+    let folder = daemon.home().agents_dir();
+    std::fs::create_dir_all(&folder).expect("writable");
+    let text = "---\nprogram: py\nmodel: m9\n---\nBe brief.\n";
+    std::fs::write(folder.join("terse.md"), text).expect("writable");
+    let mut client = daemon.client().await;
+    client.reload().await.expect("valid");
+    let answer = client.send(of("terse", &[r#"{"show": "config"}"#])).await;
+    let config: Value = serde_json::from_str(&answer.expect("answers").content).expect("JSON");
+    assert_eq!(
+        (&config["prompt"], &config["model"]),
+        (&json!("Be brief."), &json!("m9"))
+    );
+    daemon.stop().await;
+}

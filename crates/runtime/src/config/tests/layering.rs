@@ -249,6 +249,9 @@ fn every_kind_of_value_is_read() {
         turn_deadline = "1h"
         memory_max = "64MiB"
         files_max = 50
+        cpu_seconds = 60
+        file_size = "1GiB"
+        stall_after = "5s"
         budget = { turn = "0.50", day = 5 }
         [mcps.a]
         command = ["srv"]
@@ -304,6 +307,9 @@ fn every_kind_of_value_is_read() {
             turn_deadline: Some(Duration::from_secs(3600)),
             memory_max: Some(ByteSize::from_bytes(64 << 20)),
             files_max: Some(50),
+            cpu_seconds: Some(60),
+            file_size: Some(ByteSize::from_bytes(1 << 30)),
+            stall_after: Duration::from_secs(5),
             budget: Budget {
                 turn: Some(Decimal::new(50, 2)),
                 day: Some(Decimal::from(5)),
