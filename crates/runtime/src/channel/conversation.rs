@@ -11,7 +11,7 @@ use super::lists::rules_of;
 use super::ops::{Answer, answered, args, done};
 use crate::daemon::Runtime;
 use crate::refusal::Refusal;
-use crate::sessions::messages::{self, Purpose};
+use crate::sessions::messages::{self, Channel, Purpose};
 use crate::sessions::{self, DEFAULT_SENDER, NewSession};
 
 /// The longest key that a device names a message with.
@@ -165,6 +165,7 @@ async fn queued(runtime: &Runtime, device: &Device, asked: Send) -> Result<Sent,
                 tx,
                 &session,
                 DEFAULT_SENDER,
+                Channel::Web,
                 &asked.content,
                 Purpose::Message,
             )?;
@@ -207,7 +208,7 @@ async fn steered(runtime: &Runtime, device: &Device, asked: Send) -> Result<Sent
     let sender = DEFAULT_SENDER.to_owned();
     let seq = runtime
         .coordinator
-        .steer(asked.session, asked.content, sender)
+        .steer(asked.session, asked.content, sender, Channel::Web)
         .await?;
     Ok(Sent {
         message: seq,

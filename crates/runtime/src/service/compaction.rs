@@ -3,7 +3,7 @@
 use crate::daemon::Runtime;
 use crate::journal::{Filter, Kind, Reader};
 use crate::refusal::Refusal;
-use crate::sessions::messages::{self, Purpose};
+use crate::sessions::messages::{self, Channel, Purpose};
 use crate::sessions::{self, compactions};
 use crate::stream;
 
@@ -25,7 +25,14 @@ impl Runtime {
                     )));
                 }
                 let text = compactions::REQUEST;
-                messages::enqueue(tx, &session, SENDER, text, Purpose::Compaction)
+                messages::enqueue(
+                    tx,
+                    &session,
+                    SENDER,
+                    Channel::Daemon,
+                    text,
+                    Purpose::Compaction,
+                )
             })
             .await?;
         self.coordinator.wake(session);

@@ -10,7 +10,7 @@ use crate::daemon::Runtime;
 use crate::home::Home;
 use crate::refusal::Refusal;
 use crate::sessions;
-use crate::sessions::messages::{self, Purpose};
+use crate::sessions::messages::{self, Channel, Purpose};
 use crate::store::WriteTx;
 use crate::turns::Coordinator;
 
@@ -182,7 +182,8 @@ impl CronHost for CronRunner {
             true => skill.body.clone(),
             false => format!("Skill {}:\n\n{}", skill.name, skill.body),
         };
-        let message = messages::enqueue(tx, &session, SENDER, &text, Purpose::Message)?;
+        let message =
+            messages::enqueue(tx, &session, SENDER, Channel::Cron, &text, Purpose::Message)?;
         Ok(message.id)
     }
 

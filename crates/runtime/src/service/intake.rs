@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use crate::daemon::Runtime;
 use crate::refusal::Refusal;
-use crate::sessions::messages::{self, Message, Purpose};
+use crate::sessions::messages::{self, Channel, Message, Purpose};
 use crate::sessions::{self, DEFAULT_SENDER, Export, NewSession, Session};
 use crate::store::StoreError;
 
@@ -41,7 +41,14 @@ impl Runtime {
             self.db
                 .write(move |tx| {
                     let session = sessions::open(tx.sql(), id)?;
-                    messages::enqueue(tx, &session, &sender, &content, Purpose::Message)
+                    messages::enqueue(
+                        tx,
+                        &session,
+                        &sender,
+                        Channel::Cli,
+                        &content,
+                        Purpose::Message,
+                    )
                 })
                 .await?
         } else {
@@ -95,7 +102,14 @@ impl Runtime {
                         Some(session) => session,
                         None => sessions::create(tx, new, own_folder)?,
                     };
-                    messages::enqueue(tx, &session, &sender, &content, Purpose::Message)
+                    messages::enqueue(
+                        tx,
+                        &session,
+                        &sender,
+                        Channel::Cli,
+                        &content,
+                        Purpose::Message,
+                    )
                 })
                 .await;
         };
@@ -108,7 +122,16 @@ impl Runtime {
             self.coordinator.replace_state(&session, state).await?;
         }
         self.db
-            .write(move |tx| messages::enqueue(tx, &session, &sender, &content, Purpose::Message))
+            .write(move |tx| {
+                messages::enqueue(
+                    tx,
+                    &session,
+                    &sender,
+                    Channel::Cli,
+                    &content,
+                    Purpose::Message,
+                )
+            })
             .await
     }
 
@@ -121,7 +144,14 @@ impl Runtime {
                 let last = messages::last_failed(tx.sql(), session)?.ok_or_else(|| {
                     Refusal::Conflict(format!("the last turn of session {session} did not fail"))
                 })?;
-                messages::enqueue(tx, &found, &last.sender, &last.text, last.purpose)
+                messages::enqueue(
+                    tx,
+                    &found,
+                    &last.sender,
+                    last.channel,
+                    &last.text,
+                    last.purpose,
+                )
             })
             .await?;
         self.coordinator.wake(session);

@@ -42,6 +42,7 @@ use self::export::InParts;
 use crate::daemon::Runtime;
 use crate::journal::{Entry, Kind};
 use crate::refusal::Refusal;
+use crate::sessions::messages::Channel;
 use crate::sessions::{self, messages};
 use crate::stream::Raw;
 
@@ -269,7 +270,12 @@ impl Server for Connection {
         let seq = self
             .runtime
             .coordinator
-            .steer(request.session, request.content, LOCAL_PERSON.to_owned())
+            .steer(
+                request.session,
+                request.content,
+                LOCAL_PERSON.to_owned(),
+                Channel::Cli,
+            )
             .await?;
         Ok(Accepted { seq })
     }

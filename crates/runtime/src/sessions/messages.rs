@@ -45,6 +45,40 @@ impl Purpose {
     }
 }
 
+/// How a message came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel {
+    /// From a client of the control plane.
+    Cli,
+    /// From a browser.
+    Web,
+    /// From a schedule.
+    Cron,
+    /// From the daemon itself.
+    Daemon,
+}
+
+impl Channel {
+    /// Its name on the agent plane.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cli => "cli",
+            Self::Web => "web",
+            Self::Cron => "cron",
+            Self::Daemon => "daemon",
+        }
+    }
+
+    fn from_name(name: &str) -> Self {
+        match name {
+            "web" => Self::Web,
+            "cron" => Self::Cron,
+            "daemon" => Self::Daemon,
+            _ => Self::Cli,
+        }
+    }
+}
+
 /// A message as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
@@ -54,6 +88,8 @@ pub struct Message {
     pub session: u64,
     /// Who sent it.
     pub sender: String,
+    /// How it came in.
+    pub channel: Channel,
     /// What it says.
     pub text: String,
     /// What it is for.
@@ -64,7 +100,7 @@ pub struct Message {
     pub first_seq: u64,
 }
 
-const COLUMNS: &str = "id, session, sender, text, purpose, at, first_seq";
+const COLUMNS: &str = "id, session, sender, text, purpose, at, first_seq, channel";
 
 impl Message {
     fn from_sql(row: &SqlRow<'_>) -> rusqlite::Result<Self> {
@@ -76,27 +112,29 @@ impl Message {
             purpose: Purpose::from_name(row.get_ref(4)?.as_str()?),
             at: row.get(5)?,
             first_seq: row.get::<_, Option<i64>>(6)?.map_or(0, i64::cast_unsigned),
+            channel: Channel::from_name(row.get_ref(7)?.as_str()?),
         })
     }
 }
 
-/// Who gave guidance, by its text: the newest of it that a session has.
-pub fn sender_of_steer(
+/// Who gave guidance and how it came in, by its text: the newest of it that a session has.
+pub fn origin_of_steer(
     connection: &Connection,
     session: u64,
     text: &str,
-) -> Result<String, StoreError> {
-    let found: Option<String> = connection
+) -> Result<(String, Channel), StoreError> {
+    let found: Option<(String, Option<String>)> = connection
         .prepare_cached(
-            "SELECT json_extract(data, '$.sender') FROM journal
+            "SELECT json_extract(data, '$.sender'), json_extract(data, '$.channel') FROM journal
              WHERE session = ? AND kind = ? AND json_extract(data, '$.text') = ?
              ORDER BY seq DESC LIMIT 1",
         )?
         .query_row((session.cast_signed(), Kind::Steer.as_str(), text), |row| {
-            row.get(0)
+            Ok((row.get(0)?, row.get(1)?))
         })
         .optional()?;
-    Ok(found.unwrap_or_else(|| "user".to_owned()))
+    let (sender, channel) = found.unwrap_or_else(|| ("user".to_owned(), None));
+    Ok((sender, Channel::from_name(&channel.unwrap_or_default())))
 }
 
 /// Accepts a message into a session's queue.
@@ -104,6 +142,7 @@ pub fn enqueue(
     tx: &mut WriteTx<'_>,
     session: &Session,
     sender: &str,
+    channel: Channel,
     text: &str,
     purpose: Purpose,
 ) -> Result<Message, Refusal> {
@@ -120,10 +159,17 @@ pub fn enqueue(
     let at = tx.now();
     tx.sql()
         .prepare_cached(
-            "INSERT INTO messages (session, sender, text, purpose, at, state)
-             VALUES (?, ?, ?, ?, ?, 'queued')",
+            "INSERT INTO messages (session, sender, channel, text, purpose, at, state)
+             VALUES (?, ?, ?, ?, ?, ?, 'queued')",
         )?
-        .execute((session.id.cast_signed(), sender, text, purpose.as_str(), at))?;
+        .execute((
+            session.id.cast_signed(),
+            sender,
+            channel.as_str(),
+            text,
+            purpose.as_str(),
+            at,
+        ))?;
     let id = tx.sql().last_insert_rowid().cast_unsigned();
     let data = json!({
         "id": id,
@@ -142,6 +188,7 @@ pub fn enqueue(
         id,
         session: session.id,
         sender: sender.to_owned(),
+        channel,
         text: text.to_owned(),
         purpose,
         at,
@@ -341,7 +388,7 @@ pub fn last_failed(connection: &Connection, session: u64) -> Result<Option<Messa
              WHERE session = ? AND state != 'removed' ORDER BY id DESC LIMIT 1"
         ))?
         .query_row([session.cast_signed()], |row| {
-            Ok((Message::from_sql(row)?, row.get::<_, String>(7)?))
+            Ok((Message::from_sql(row)?, row.get::<_, String>(8)?))
         })
         .optional()?;
     Ok(last.and_then(|(message, state)| (state == "failed").then_some(message)))

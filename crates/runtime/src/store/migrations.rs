@@ -12,6 +12,7 @@ const STEPS: &[&str] = &[
     include_str!("../channel/schema.sql"),
     include_str!("schema_6.sql"),
     include_str!("../channel/schema_asks.sql"),
+    include_str!("schema_8.sql"),
 ];
 
 /// Brings the database to the newest format.

@@ -281,9 +281,8 @@ impl Instances {
             .model
             .clone()
             .or_else(|| models::default_model(config));
-        if let Some(model) = model {
-            told.insert("model".into(), model.into());
-        }
+        // Also when none is set: agents may rely on the key.
+        told.insert("model".into(), model.unwrap_or_default().into());
         if !agent.prompt.is_empty() {
             told.insert("prompt".into(), agent.prompt.clone().into());
         }

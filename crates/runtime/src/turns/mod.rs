@@ -29,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::policy::{self, Because, Rule};
 use crate::refusal::Refusal;
 use crate::sessions::approvals::Decision;
-use crate::sessions::messages::{self, Message, Purpose, TurnOutcome};
+use crate::sessions::messages::{self, Channel, Message, Purpose, TurnOutcome};
 use crate::sessions::{self, Session, approvals, asks, compactions, usage};
 use crate::store::{Db, StoreError, WriteTx};
 use crate::tools::{Answer, Answers};
@@ -169,11 +169,12 @@ impl Coordinator {
         session: u64,
         content: String,
         sender: String,
+        channel: Channel,
     ) -> Result<u64, Refusal> {
         messages::require_text(&content)?;
         let found = self.session(session).await?;
         if let Some(turn) = self.inner.turns.of_session(session) {
-            let data = json!({ "text": content, "sender": sender });
+            let data = json!({ "text": content, "sender": sender, "channel": channel.as_str() });
             let entry = Entry::new(Kind::Steer, &data).in_turn(session, turn.id);
             let seq = self.inner.db.append(vec![entry]).await?;
             if turn.steer(&content).await == Steered::Delivered {
@@ -183,7 +184,10 @@ impl Coordinator {
         let message = self
             .inner
             .db
-            .write(move |tx| messages::enqueue(tx, &found, &sender, &content, Purpose::Message))
+            .write(move |tx| {
+                let purpose = Purpose::Message;
+                messages::enqueue(tx, &found, &sender, channel, &content, purpose)
+            })
             .await?;
         self.wake(session);
         Ok(message.first_seq)
@@ -515,7 +519,7 @@ impl Coordinator {
             origin: Origin {
                 tenant_id: String::new(),
                 role: "user".into(),
-                channel: message.sender.clone(),
+                channel: message.channel.as_str().to_owned(),
             },
         }
     }

@@ -397,8 +397,9 @@ impl TurnObserver {
             .db
             .write(move |tx| -> Result<(), Refusal> {
                 let found = sessions::open(tx.sql(), session)?;
-                let sender = messages::sender_of_steer(tx.sql(), session, &content)?;
-                messages::enqueue(tx, &found, &sender, &content, Purpose::Message).map(drop)
+                let (sender, channel) = messages::origin_of_steer(tx.sql(), session, &content)?;
+                let purpose = Purpose::Message;
+                messages::enqueue(tx, &found, &sender, channel, &content, purpose).map(drop)
             })
             .await;
         match queued {

@@ -46,6 +46,24 @@ fn of(agent: &str, lines: &[&str]) -> SendMsg {
 }
 
 #[tokio::test]
+async fn an_agent_is_told_its_model_and_how_a_message_came() {
+    let daemon = TestDaemon::start_with(&another("bare", "")).await;
+    let mut client = daemon.client().await;
+    let shown = async |client: &mut UnixClient, what: &str| -> Value {
+        let line = json!({ "show": what }).to_string();
+        let message = SendMsg {
+            sender: Some("ann".into()),
+            ..of("bare", &[&line])
+        };
+        let answer = client.send(message).await.expect("answers");
+        serde_json::from_str(&answer.content).expect("JSON")
+    };
+    assert_eq!(shown(&mut client, "config").await["model"], "");
+    assert_eq!(shown(&mut client, "origin").await["channel"], "cli");
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_no_message_or_no_patch_names_the_agent_and_its_log() {
     let daemon = TestDaemon::start().await;
     let mut client = daemon.client().await;

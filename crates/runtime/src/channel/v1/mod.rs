@@ -19,7 +19,7 @@ use quintet_control::wire::{AnswerApprovalMsg, ApprovalScope};
 use super::{devices, op_error};
 use crate::daemon::Runtime;
 use crate::refusal::Refusal;
-use crate::sessions::messages::{self, Purpose};
+use crate::sessions::messages::{self, Channel, Purpose};
 use crate::sessions::{self, DEFAULT_SENDER, NewSession, Session, asks};
 use hearing::Hearing;
 
@@ -106,7 +106,14 @@ impl Conversation {
             .db
             .write(move |tx| {
                 let sent =
-                    messages::enqueue(tx, &found, DEFAULT_SENDER, &content, Purpose::Message)?;
+                    messages::enqueue(
+                    tx,
+                    &found,
+                    DEFAULT_SENDER,
+                    Channel::Web,
+                    &content,
+                    Purpose::Message,
+                )?;
                 devices::await_turn(tx, device, sent.id, &name)?;
                 Ok::<_, Refusal>(sent)
             })

@@ -44,6 +44,7 @@ impl CronHost for Host {
             tx,
             &session,
             "cron",
+            messages::Channel::Cron,
             &skill.body,
             messages::Purpose::Message,
         )?;
