@@ -299,7 +299,7 @@ impl Runtime {
             .await?;
         let new = self.config.current();
         self.workers.configure(&new.sandbox);
-        self.coordinator.instances().apply(&old, &new).await;
+        self.coordinator.apply(&old, &new).await;
         Ok(())
     }
 }

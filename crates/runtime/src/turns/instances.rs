@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use quintet_agent::logs::InstanceLog;
 use quintet_agent::proto::message::AgentId;
 use quintet_agent::{
     InstanceHandle, InstanceSpec, InstanceStatus, OpenError, ProcessLimits, Supervisor, Timings,
@@ -97,8 +98,9 @@ impl Instances {
 
     /// The instance that serves a session, opened where it is not yet. Starts no process.
     pub(crate) async fn of_session(&self, session: &Session) -> Result<InstanceHandle, Refusal> {
-        let agent_id = session.agent_id();
-        if let Some(handle) = self.find(&agent_id) {
+        // First: one that is open still may be of an agent that is gone.
+        self.require(&session.agent)?;
+        if let Some(handle) = self.find(&session.agent_id()) {
             return Ok(handle);
         }
         let spec = self.spec(session)?;
@@ -152,10 +154,32 @@ impl Instances {
         self.inner.supervisor.get(&AgentId::from(agent_id))
     }
 
+    fn require(&self, agent: &str) -> Result<(), Refusal> {
+        match self.knows(agent) {
+            true => Ok(()),
+            false => Err(no_longer_configured(agent)),
+        }
+    }
+
+    /// What an instance of a session logged, also when it is not open.
+    pub(crate) fn stored_log(&self, session: &Session) -> InstanceLog {
+        InstanceLog::new(self.dir(&session.agent_id()).join("logs"))
+    }
+
+    /// The instances that are open and whose agent is no longer configured.
+    pub(crate) fn orphans(&self) -> Vec<AgentId> {
+        let open = self.inner.supervisor.list();
+        open.into_iter()
+            .map(|(agent_id, _)| agent_id)
+            .filter(|agent_id| !self.knows(agent_of(agent_id)))
+            .collect()
+    }
+
     /// Ends an instance's process for good.
-    pub(crate) async fn retire(&self, agent_id: &str) {
-        self.inner.door.forget(&agent_id.into());
-        self.inner.supervisor.close(&agent_id.into(), "user").await;
+    pub(crate) async fn retire(&self, agent_id: &AgentId, reason: &str) {
+        self.inner.door.forget(agent_id);
+        self.inner.supervisor.close(agent_id, reason).await;
+        self.workspaces().remove(agent_id);
     }
 
     /// Every configured agent, and its instances.
@@ -222,12 +246,7 @@ impl Instances {
             .agents
             .get(&session.agent)
             .filter(|agent| is_ready(&config, agent))
-            .ok_or_else(|| {
-                Refusal::NotFound(format!(
-                    "agent {:?} is no longer configured; see `quintet agents`",
-                    session.agent
-                ))
-            })?;
+            .ok_or_else(|| no_longer_configured(&session.agent))?;
         let agent_id = session.agent_id().into();
         Ok(self.describe(agent, &agent_id, session.workspace.clone().into()))
     }
@@ -312,6 +331,12 @@ impl Instances {
             }
         }
     }
+}
+
+fn no_longer_configured(agent: &str) -> Refusal {
+    Refusal::NotFound(format!(
+        "agent {agent:?} is no longer configured; see `quintet agents`"
+    ))
 }
 
 /// Whether the agent can be run: one that needs a model needs a provider.

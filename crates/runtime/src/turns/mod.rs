@@ -223,9 +223,29 @@ impl Coordinator {
         }
         let instances = self.inner.instances.clone();
         self.inner.tasks.spawn(async move {
-            instances.retire(&found.agent_id()).await;
+            instances.retire(&found.agent_id().into(), "user").await;
         });
         Ok(())
+    }
+
+    /// Tells running agents what changed in their configuration. No turn is stopped: an agent that is
+    /// gone from it ends with its turn.
+    pub(crate) async fn apply(&self, old: &Config, new: &Config) {
+        let instances = &self.inner.instances;
+        instances.apply(old, new).await;
+        for agent_id in instances.orphans() {
+            let this = self.clone();
+            self.inner.tasks.spawn(async move {
+                if let Some(turn) = this.inner.turns.of_agent(&agent_id) {
+                    turn.over().await;
+                }
+                let instances = &this.inner.instances;
+                // It may have been put back meanwhile.
+                if !instances.knows(agent_of(&agent_id)) {
+                    instances.retire(&agent_id, "reload").await;
+                }
+            });
+        }
     }
 
     /// Hands an answer to the agent that asked.

@@ -46,6 +46,43 @@ fn of(agent: &str, lines: &[&str]) -> SendMsg {
 }
 
 #[tokio::test]
+async fn an_agent_that_is_gone_from_the_configuration_ends_with_its_turn() {
+    let daemon = TestDaemon::start_with(&another("gone", "")).await;
+    let mut client = daemon.client().await;
+    let stream = client.stream(streamed(of("gone", &[r#"{"await": "steer"}"#])));
+    tokio::pin!(stream);
+    let start = stream.next().await.expect("starts").expect("streams");
+    let session = session_of(&[start]);
+    let file = daemon.home().config_file();
+    let text = std::fs::read_to_string(&file).expect("there");
+    std::fs::write(&file, text.replace(&another("gone", ""), "")).expect("writable");
+    let mut other = daemon.client().await;
+    other.reload().await.expect("valid");
+    let content = "go on".into();
+    other
+        .steer(SteerMsg { session, content })
+        .await
+        .expect("runs");
+    let events: Vec<_> = stream.map(|event| event.expect("streams")).collect().await;
+    assert_eq!(
+        (text_of(&events), error_of(&events)),
+        ("steered: go on".into(), String::new())
+    );
+    daemon
+        .wait_for_row(session, |row| {
+            row.kind == "agent_phase" && row.data.contains("\"reload\"")
+        })
+        .await;
+    let events = run(&mut other, again(session, &["hi"])).await;
+    let error = error_of(&events);
+    assert!(
+        error.contains("\"gone\" is no longer configured"),
+        "{error}"
+    );
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn an_agent_is_told_its_model_and_how_a_message_came() {
     let daemon = TestDaemon::start_with(&another("bare", "")).await;
     let mut client = daemon.client().await;
