@@ -16,8 +16,12 @@ pub(super) fn time(at: Seconds) -> String {
         .unwrap_or_default()
 }
 
-pub(super) fn agents(runtime: &Runtime) -> Value {
-    let agents = runtime.list_agents().agents;
+pub(super) async fn agents(runtime: &Runtime) -> Answer {
+    let listed = runtime.list_agents().await;
+    answered(listed.map(|list| agent_rows(list.agents)))
+}
+
+fn agent_rows(agents: Vec<wire::AgentInfo>) -> Value {
     let rows: Vec<Value> = agents
         .into_iter()
         .map(|agent| {

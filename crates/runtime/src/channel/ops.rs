@@ -67,7 +67,7 @@ pub(super) async fn serve(runtime: Arc<Runtime>, device: &Device, request: Reque
         "approvals.answer" => conversation::answer_approval(&runtime, device, given).await,
         "asks.reply" => conversation::reply(&runtime, device, given).await,
 
-        "agents.list" => Ok(lists::agents(&runtime)),
+        "agents.list" => lists::agents(&runtime).await,
         "sessions.list" => lists::sessions(&runtime, given).await,
         "queue.list" => lists::queue(&runtime, given).await,
         "approvals.list" => lists::approvals(&runtime).await,

@@ -3,19 +3,22 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use quintet_agent::Phase;
+use quintet_agent::logs::InstanceLog;
 use quintet_agent::proto::message::Question as AgentQuestion;
 use quintet_control::wire::{
     AgentInfo, AgentInstance, AgentList, Approval, ApprovalList, AskList, JournalPruneMsg,
     JournalPruned, JournalReport, KindSize, PendingAsk, Question, QuestionOption, QueueList,
     QueuedMessage, SessionInfo, SessionList, Stats, journal_prune_msg::Keep,
 };
+use rusqlite::Connection;
 use serde_json::json;
 
 use crate::config::{Change, ConfigErrors, ConfigStore};
 use crate::daemon::Runtime;
 use crate::journal::{self, Bound, Entry, Kind, rfc3339};
 use crate::refusal::Refusal;
-use crate::sessions::{self, Which, approvals, asks, messages, usage};
+use crate::sessions::{self, Session, Which, approvals, asks, messages, usage};
 
 impl Runtime {
     pub(crate) async fn list_sessions(&self, closed_too: bool) -> Result<SessionList, Refusal> {
@@ -116,16 +119,17 @@ impl Runtime {
         })
     }
 
-    pub(crate) fn list_agents(&self) -> AgentList {
+    pub(crate) async fn list_agents(&self) -> Result<AgentList, Refusal> {
+        let open = self
+            .db
+            .read(|connection| sessions::list(connection, Which::Open))
+            .await?;
         let agents = self.coordinator.instances().list();
-        AgentList {
+        Ok(AgentList {
             agents: agents
                 .into_iter()
-                .map(|agent| AgentInfo {
-                    name: agent.name,
-                    kind: agent.kind.to_owned(),
-                    description: agent.description,
-                    instances: agent
+                .map(|agent| {
+                    let mut instances: Vec<AgentInstance> = agent
                         .instances
                         .into_iter()
                         .map(|(agent_id, status)| AgentInstance {
@@ -134,10 +138,30 @@ impl Runtime {
                             state: status.phase.to_string(),
                             pid: status.pid,
                         })
-                        .collect(),
+                        .collect();
+                    // What a session's instance left is there also when nothing has opened it yet.
+                    for listed in &open {
+                        let agent_id = listed.session.agent_id();
+                        let is_new = instances.iter().all(|it| it.agent_id != agent_id);
+                        if listed.session.agent == agent.name && is_new {
+                            instances.push(AgentInstance {
+                                session: Some(listed.session.id),
+                                agent_id,
+                                state: Phase::Terminated.to_string(),
+                                pid: None,
+                            });
+                        }
+                    }
+                    instances.sort_by_key(|instance| instance.session);
+                    AgentInfo {
+                        name: agent.name,
+                        kind: agent.kind.to_owned(),
+                        description: agent.description,
+                        instances,
+                    }
                 })
                 .collect(),
-        }
+        })
     }
 
     pub(super) async fn export_session(&self, session: u64) -> Result<String, Refusal> {
@@ -156,22 +180,57 @@ impl Runtime {
     }
 
     pub(super) async fn restart_agent(&self, agent_id: &str) -> Result<u64, Refusal> {
-        let handle = self.find_instance(agent_id)?;
+        let session = self.session_of_instance(agent_id).await?;
+        if session.closed_at.is_some() {
+            return Err(Refusal::NotFound(format!(
+                "session {} of {agent_id} is closed",
+                session.id
+            )));
+        }
+        let instances = self.coordinator.instances();
+        let handle = instances.of_session(&session).await?;
         let data = json!({ "agent_id": agent_id, "reason": "restart asked for by the user" });
         let seq = self.db.append(vec![Entry::new(Kind::Note, &data)]).await?;
         handle.restart("user").await;
         Ok(seq)
     }
 
-    pub(super) fn find_instance(
+    /// The session that an instance serves or served.
+    pub(super) async fn session_of_instance(&self, agent_id: &str) -> Result<Session, Refusal> {
+        let found = match crate::turns::session_of(&agent_id.into()) {
+            Some(id) => {
+                let find = move |connection: &Connection| sessions::find(connection, id);
+                self.db.read(find).await?
+            }
+            None => None,
+        };
+        found
+            .filter(|session| session.agent_id() == agent_id)
+            .ok_or_else(|| {
+                Refusal::NotFound(format!(
+                    "agent instance {agent_id:?} not found; `quintet agents` lists them"
+                ))
+            })
+    }
+
+    /// The log of an instance that is open, or what another one of its session left.
+    ///
+    /// To follow that of an open session, its instance is opened: what it logs next comes from there.
+    pub(super) async fn instance_log(
         &self,
         agent_id: &str,
-    ) -> Result<quintet_agent::InstanceHandle, Refusal> {
-        self.coordinator.instances().find(agent_id).ok_or_else(|| {
-            Refusal::NotFound(format!(
-                "agent instance {agent_id:?} not found; `quintet agents` lists them"
-            ))
-        })
+        follow: bool,
+    ) -> Result<InstanceLog, Refusal> {
+        let instances = self.coordinator.instances();
+        let session = self.session_of_instance(agent_id).await?;
+        if let Some(handle) = instances.find(agent_id) {
+            return Ok(handle.log().clone());
+        }
+        let is_followed = follow && session.closed_at.is_none() && instances.knows(&session.agent);
+        match is_followed {
+            true => Ok(instances.of_session(&session).await?.log().clone()),
+            false => Ok(instances.stored_log(&session)),
+        }
     }
 
     pub(super) async fn journal_report(&self) -> Result<JournalReport, Refusal> {

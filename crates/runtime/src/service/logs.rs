@@ -1,5 +1,7 @@
 //! What an agent's process logged.
 
+use std::sync::Arc;
+
 use async_stream::stream;
 use futures_util::Stream;
 use quintet_agent::logs::{Followed, LogLine as AgentLine};
@@ -14,21 +16,22 @@ const ALL_LINES: usize = 1_000_000;
 
 impl Runtime {
     pub(super) fn agent_logs(
-        &self,
+        self: &Arc<Self>,
         request: &AgentLogsMsg,
     ) -> impl Stream<Item = Answer<LogLine>> + Send + use<> {
-        let handle = self.find_instance(&request.agent_id);
+        let this = Arc::clone(self);
+        let agent_id = request.agent_id.clone();
         let count = request.lines.map_or(ALL_LINES, |lines| lines as usize);
         let follow = request.follow;
         stream! {
-            let handle = match handle {
-                Ok(handle) => handle,
+            let log = match this.instance_log(&agent_id, follow).await {
+                Ok(log) => log,
                 Err(refusal) => {
                     yield Err(refusal.into());
                     return;
                 }
             };
-            let (lines, mut follower) = match handle.log().tail(count).await {
+            let (lines, mut follower) = match log.tail(count).await {
                 Ok(tail) => tail,
                 Err(error) => {
                     yield Err(Refusal::Internal(format!("the log can't be read: {error}")).into());
@@ -41,6 +44,8 @@ impl Runtime {
             if !follow {
                 return;
             }
+            // What follows ends with the instance.
+            drop(log);
             while let Some(next) = follower.next().await {
                 yield Ok(match next {
                     Followed::Line(line) => shown(&line),

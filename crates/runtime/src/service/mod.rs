@@ -402,7 +402,7 @@ impl Server for Connection {
     }
 
     async fn agents(&self, _: AgentsMsg) -> Answer<AgentList> {
-        Ok(self.runtime.list_agents())
+        Ok(self.runtime.list_agents().await?)
     }
 
     fn agent_logs(&self, request: AgentLogsMsg) -> impl Stream<Item = Answer<LogLine>> + Send {

@@ -46,6 +46,42 @@ fn of(agent: &str, lines: &[&str]) -> SendMsg {
 }
 
 #[tokio::test]
+async fn logs_and_restart_outlive_the_daemon_and_logs_the_session() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let said = [r#"{"log": "a remark"}"#, r#"{"state": "n", "value": 1}"#];
+    let session = client.send(script(&said)).await.expect("answers").session;
+    let id = format!("py-{session}");
+    let remark = ("agent".into(), "warn".into(), "a remark".into());
+    assert!(logged(&mut client, &id).await.contains(&remark));
+
+    let daemon = TestDaemon::on(daemon.stop().await).await;
+    let mut client = daemon.client().await;
+    assert!(logged(&mut client, &id).await.contains(&remark));
+    let listed = instances(&mut client, "py").await;
+    let expected = AgentInstance {
+        agent_id: id.clone(),
+        session: Some(session),
+        state: "terminated".into(),
+        pid: None,
+    };
+    assert_eq!(listed, [expected]);
+    let agent_id = id.clone();
+    let restart = client.agent_restart(AgentRestartMsg { agent_id }).await;
+    restart.expect("starts it");
+    assert!(instances(&mut client, "py").await[0].pid.is_some());
+    let answer = client.send(again(session, &[r#"{"show": "state"}"#])).await;
+    assert_eq!(answer.expect("answers").content, r#"{"n": 1}"#);
+
+    client.kill(KillMsg { session }).await.expect("there");
+    assert!(logged(&mut client, &id).await.contains(&remark));
+    let agent_id = id.clone();
+    let refused = client.agent_restart(AgentRestartMsg { agent_id }).await;
+    assert!(refused.is_err(), "its session is closed");
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn an_agent_that_is_gone_from_the_configuration_ends_with_its_turn() {
     let daemon = TestDaemon::start_with(&another("gone", "")).await;
     let mut client = daemon.client().await;
