@@ -7,7 +7,7 @@ use quintet_agent::{
 };
 use serde_json::json;
 
-use crate::harness::{PATIENCE, World, reaches, run};
+use crate::harness::{PATIENCE, World, logged, object, reaches, run};
 
 fn finished(finish_reason: FinishReason) -> TurnEnd {
     TurnEnd::Completed {
@@ -29,6 +29,30 @@ async fn the_example_answers_counts_and_keeps_its_count() {
     assert_eq!(run(&agent, "b").await, done());
     assert_eq!(world.observer.text(), "1: a2: b");
     assert_eq!(agent.state().await, json!({"count": 2}));
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn an_agent_sees_guidance_configuration_and_its_end() {
+    let world = World::new();
+    let agent = world.open(world.example("hello_agent")).await;
+    let guide = async {
+        reaches(&agent, Phase::Running).await;
+        let changes = object(json!({"model": "m2"}));
+        agent.config_update(changes, "user").await;
+        assert_eq!(agent.steer("ann").await, Steered::Delivered);
+    };
+    let (end, ()) = tokio::join!(run(&agent, "wait"), guide);
+    assert_eq!(end, done());
+    assert_eq!(world.observer.text(), "hello, ann");
+    agent.shutdown("user").await;
+    for line in [
+        "configured: {\"model\": String(\"m2\")}",
+        "steered: ann",
+        "shut down: user",
+    ] {
+        assert!(logged(&agent, line).await, "{line}");
+    }
     world.finish().await;
 }
 
