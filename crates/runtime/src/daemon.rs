@@ -546,6 +546,9 @@ impl Daemon {
     }
 }
 
+        if let Err(refusal) = self.runtime.end_interrupted().await {
+            tracing::error!(%refusal, "commands that were cut have no row yet");
+        }
 async fn keep_pruned(runtime: Arc<Runtime>) {
     let mut timer = tokio::time::interval(PRUNE_EVERY);
     loop {

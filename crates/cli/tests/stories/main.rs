@@ -19,6 +19,7 @@ mod talk;
 mod terminal;
 mod three_hosts;
 mod tools;
+mod undo;
 mod usage;
 mod workers;
 mod workspace;

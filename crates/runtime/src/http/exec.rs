@@ -15,13 +15,12 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use quintet_sandbox::hub::{ExecEvent, ExecOutcome};
+use quintet_control::wire::{CommandEnded, command_ended::Outcome, command_event::Event};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::bearer;
 use crate::daemon::Runtime;
-use crate::refusal::Refusal;
 use crate::turns::session_of;
 use crate::workspaces::SessionExec;
 
@@ -53,30 +52,23 @@ pub(super) async fn exec(
             timeout: Some(LONGEST),
             ..SessionExec::default()
         };
-        let (mut handle, finish) = match runtime.start_in_session(session, exec).await {
+        let (handle, finish) = match runtime.start_in_session(session, exec).await {
             Ok(started) => started,
             Err(refusal) => {
                 yield text(&json!({ "failed": refusal.to_string() }));
                 return;
             }
         };
-        loop {
-            let part = match handle.next().await {
-                Ok(ExecEvent::Stdout(bytes)) => json!({ "stdout": STANDARD.encode(bytes) }),
-                Ok(ExecEvent::Stderr(bytes)) => json!({ "stderr": STANDARD.encode(bytes) }),
-                Ok(ExecEvent::Dropped { .. }) => continue,
-                Ok(ExecEvent::Ended { outcome, duration }) => {
-                    let recorded = finish.record(handle.mirrored(), &outcome, duration).await;
-                    yield text(&match recorded {
-                        Ok(end) => ended(&outcome, &end.map(|end| end.notes).unwrap_or_default()),
-                        Err(refusal) => json!({ "failed": refusal.to_string() }),
-                    });
-                    return;
-                }
-                Err(error) => {
-                    yield text(&json!({ "failed": Refusal::from(error).to_string() }));
-                    return;
-                }
+        // It has a task of its own: when the turn is cancelled and this stream is gone, what the
+        // line wrote still has to be recorded.
+        let mut events = runtime.workers.follow_in_session(handle, finish);
+        while let Some(event) = events.recv().await {
+            let part = match event.map(|event| event.event) {
+                Ok(Some(Event::Stdout(bytes))) => json!({ "stdout": STANDARD.encode(bytes) }),
+                Ok(Some(Event::Stderr(bytes))) => json!({ "stderr": STANDARD.encode(bytes) }),
+                Ok(Some(Event::Ended(end))) => ended(end),
+                Ok(Some(Event::Started(_)) | None) => continue,
+                Err(refusal) => json!({ "failed": refusal.to_string() }),
             };
             yield text(&part);
         }
@@ -85,14 +77,15 @@ pub(super) async fn exec(
     (kind, Body::from_stream(lines)).into_response()
 }
 
-fn ended(outcome: &ExecOutcome, notes: &[String]) -> Value {
-    let text = match outcome {
-        ExecOutcome::Exited(0) => None,
-        ExecOutcome::Exited(code) => Some(format!("exit status {code}")),
-        ExecOutcome::Signaled(signal) => Some(format!("killed by signal {signal}")),
-        ExecOutcome::TimedOut { secs } => Some(format!("timed out after {secs} s")),
-        ExecOutcome::Cancelled => Some("cancelled".to_owned()),
+fn ended(end: CommandEnded) -> Value {
+    let text = match end.outcome {
+        Some(Outcome::Exited(0)) | None => None,
+        Some(Outcome::Exited(code)) => Some(format!("exit status {code}")),
+        Some(Outcome::Signalled(signal)) => Some(format!("killed by signal {signal}")),
+        Some(Outcome::TimedOut(secs)) => Some(format!("timed out after {secs} s")),
+        Some(Outcome::Cancelled(_)) => Some("cancelled".to_owned()),
     };
+    let notes = end.changes.map(|changes| changes.notes).unwrap_or_default();
     json!({ "ended": { "text": text, "notes": notes } })
 }
 

@@ -13,6 +13,7 @@ const STEPS: &[&str] = &[
     include_str!("schema_6.sql"),
     include_str!("../channel/schema_asks.sql"),
     include_str!("schema_8.sql"),
+    include_str!("schema_9.sql"),
 ];
 
 /// Brings the database to the newest format.

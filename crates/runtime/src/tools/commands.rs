@@ -133,7 +133,7 @@ impl SessionCommands for Runtime {
             worker: Some(request.worker),
             ..SessionExec::default()
         };
-        let (mut handle, finish) = self.start_in_session(session, exec).await?;
+        let (mut handle, mut finish) = self.start_in_session(session, exec).await?;
         let mut output = Output::default();
         let mut killed = false;
         let (outcome, duration) = loop {
@@ -149,11 +149,15 @@ impl SessionCommands for Runtime {
                     return Err(Refusal::Conflict("it was cancelled and has not ended yet".into()));
                 }
             };
-            let (stream, bytes) = match next? {
-                ExecEvent::Stdout(bytes) => (OutputStream::Stdout, bytes),
-                ExecEvent::Stderr(bytes) => (OutputStream::Stderr, bytes),
-                ExecEvent::Dropped { .. } => continue,
-                ExecEvent::Ended { outcome, duration } => break (outcome, duration),
+            let (stream, bytes) = match next {
+                Ok(ExecEvent::Stdout(bytes)) => (OutputStream::Stdout, bytes),
+                Ok(ExecEvent::Stderr(bytes)) => (OutputStream::Stderr, bytes),
+                Ok(ExecEvent::Dropped { .. }) => continue,
+                Ok(ExecEvent::Ended { outcome, duration }) => break (outcome, duration),
+                Err(error) => {
+                    finish.failed(&error).await;
+                    return Err(error.into());
+                }
             };
             output.push(&bytes);
             // Nobody has to watch.

@@ -27,6 +27,9 @@ use crate::workspaces::{CommandEnd, Finish};
 /// Events that wait for their client; the command waits beyond that.
 const WAITING: usize = 16;
 
+/// How long a session's command may take to end when its client is gone.
+const CANCEL: Duration = Duration::from_secs(10);
+
 /// How long a worker may take to be told that its job is left to it.
 const DETACH: Duration = Duration::from_secs(2);
 
@@ -290,7 +293,7 @@ enum Awaited {
 
 async fn run_command(
     mut handle: ExecHandle,
-    awaited: Awaited,
+    mut awaited: Awaited,
     entered: Entered,
     client: Client,
     release: CancellationToken,
@@ -309,6 +312,7 @@ async fn run_command(
     };
     let failed = started.is_err();
     if client.send(started).await.is_err() || failed {
+        cancel(handle, awaited).await;
         return;
     }
     let mut cancelled = false;
@@ -317,10 +321,13 @@ async fn run_command(
             biased;
             () = release.cancelled() => {
                 leave(handle.detach()).await;
+                awaited.left();
                 return;
             }
-            // Dropping the handle kills the process tree.
-            () = client.closed() => return,
+            () = client.closed() => {
+                cancel(handle, awaited).await;
+                return;
+            }
             () = entered.cancel.cancelled(), if !cancelled => {
                 cancelled = true;
                 handle.cancel().await;
@@ -337,7 +344,7 @@ async fn run_command(
                 continue;
             }
             Ok(ExecEvent::Ended { outcome, duration }) => {
-                let changes = match &awaited {
+                let changes = match &mut awaited {
                     Awaited::Finish(finish) => {
                         finish.record(handle.mirrored(), &outcome, duration).await
                     }
@@ -348,17 +355,61 @@ async fn run_command(
                     true,
                 )
             }
-            Err(error) => (Err(error.into()), true),
-        };
-        if deliver(&client, event, &release).await.is_err() && !last {
-            if release.is_cancelled() {
-                leave(handle.detach()).await;
+            Err(error) => {
+                if let Awaited::Finish(finish) = awaited {
+                    finish.failed(&error).await;
+                }
+                let _ = deliver(&client, Err(error.into()), &release).await;
+                return;
             }
-            return;
-        }
+        };
+        let delivered = deliver(&client, event, &release).await;
         if last {
             return;
         }
+        if delivered.is_err() {
+            if release.is_cancelled() {
+                leave(handle.detach()).await;
+                awaited.left();
+            } else {
+                cancel(handle, awaited).await;
+            }
+            return;
+        }
+    }
+}
+
+impl Awaited {
+    /// The command goes on while the daemon stops.
+    fn left(self) {
+        if let Self::Finish(finish) = self {
+            finish.left();
+        }
+    }
+}
+
+/// Ends a command that nobody waits for. What one of a session wrote is still recorded.
+async fn cancel(mut handle: ExecHandle, awaited: Awaited) {
+    let Awaited::Finish(mut finish) = awaited else {
+        // Dropping the handle kills the process tree.
+        return;
+    };
+    let ending = async {
+        handle.cancel().await;
+        loop {
+            match handle.next().await {
+                Ok(ExecEvent::Ended { outcome, duration }) => break Some((outcome, duration)),
+                Ok(_) => {}
+                Err(_) => break None,
+            }
+        }
+    };
+    let Ok(Some((outcome, duration))) = tokio::time::timeout(CANCEL, ending).await else {
+        return;
+    };
+    let recorded = finish.record(handle.mirrored(), &outcome, duration).await;
+    if let Err(refusal) = recorded {
+        tracing::warn!(job = handle.id(), %refusal, "what a cancelled command wrote is not known");
     }
 }
 

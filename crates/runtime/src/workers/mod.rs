@@ -164,6 +164,18 @@ impl Workers {
     }
 }
 
+/// The worker of a session: the one that it names, else the only one that is online, else `local`.
+pub fn session_worker<'a>(named: &str, online: impl IntoIterator<Item = &'a str>) -> String {
+    if !named.is_empty() {
+        return named.to_owned();
+    }
+    let mut online = online.into_iter();
+    match (online.next(), online.next()) {
+        (Some(only), None) => only.to_owned(),
+        _ => LOCAL.to_owned(),
+    }
+}
+
 fn liveness(config: &SandboxConfig) -> Liveness {
     Liveness {
         stale_after: config.stale_after,

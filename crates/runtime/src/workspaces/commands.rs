@@ -1,30 +1,29 @@
 //! Commands in a session's workspace, and taking them back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quintet_control::wire::{CommandChanges, ExecMsg, PathChange, UndoReport};
-use quintet_sandbox::hub::{ExecEvent, ExecHandle, ExecOutcome, ExecRequest, WorkerStatus};
+use quintet_sandbox::hub::{ExecEvent, ExecHandle, ExecRequest, WorkerStatus};
 use quintet_sandbox::paths::folder_beneath;
-use quintet_sandbox::proto::frame::{Mirror, Mirrored};
-use quintet_workspace::history::LogQuery;
+use quintet_sandbox::proto::frame::Mirror;
 use quintet_workspace::master::UndoRange;
 use quintet_workspace::proto::WorkspacePath;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::Master;
+use super::finish::{Begun, CommandEnd, Finish};
+use super::open_commands::{self, OpenCommand};
 use crate::daemon::Runtime;
 use crate::journal::{Entry, Kind};
 use crate::refusal::Refusal;
 use crate::sessions::{self, Session};
-use crate::store::{Db, StoreError};
-use crate::workers::{LOCAL, Running, RunningCommand};
-
-/// How many changed paths a command's row names; a build may write thousands.
-const NAMED_PATHS: usize = 1000;
+use crate::store::StoreError;
+use crate::workers::{LOCAL, Running, RunningCommand, session_worker};
 
 /// A command in a session's workspace.
 #[derive(Debug, Clone, Default)]
@@ -53,35 +52,6 @@ impl From<ExecMsg> for SessionExec {
     }
 }
 
-/// What has to happen after a command before its end may be told.
-pub(crate) struct Finish {
-    db: Db,
-    master: Arc<Master>,
-    session: u64,
-    worker: String,
-    command: String,
-    cwd: Option<String>,
-    /// Where the history was, for a command that ran in the folder itself.
-    shared_before: Option<u64>,
-    /// A stop waits for it.
-    _running: Running,
-}
-
-/// A command's end, as everybody hears of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct CommandEnd {
-    /// The journal's number of its row.
-    pub(crate) seq: u64,
-    /// The workspace's sequence that the command saw.
-    pub(crate) before: u64,
-    /// The sequence that holds what it wrote.
-    pub(crate) after: u64,
-    /// What it changed: `write`, `delete`, `rename` or `chmod`, by path.
-    pub(crate) changed: Vec<(String, &'static str)>,
-    /// What the host refused, or has not got yet.
-    pub(crate) notes: Vec<String>,
-}
-
 /// What an undo did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Undone {
@@ -98,15 +68,9 @@ pub(crate) struct Undone {
 impl Runtime {
     /// The worker that a session's commands run on: its own, else the only one, else `local`.
     pub(crate) fn worker_of(&self, session: &Session) -> String {
-        if !session.worker.is_empty() {
-            return session.worker.clone();
-        }
         let workers = self.workers.hub.workers();
-        let mut online = workers.iter().filter(|it| it.state == WorkerStatus::Online);
-        match (online.next(), online.next()) {
-            (Some(only), None) => only.id.clone(),
-            _ => LOCAL.to_owned(),
-        }
+        let online = workers.iter().filter(|it| it.state == WorkerStatus::Online);
+        session_worker(&session.worker, online.map(|it| it.id.as_str()))
     }
 
     /// Whether a worker's programs work in the workspace's folder itself, and not in a copy.
@@ -140,40 +104,43 @@ impl Runtime {
             return Err(Refusal::Bad("a timeout of 0 lets nothing run".into()));
         }
         let (session, master) = self.workspace_of(session).await?;
-        let worker = exec.worker.unwrap_or_else(|| self.worker_of(&session));
-        let shares_folder = self.shares_folder(&worker);
-        let mut request = ExecRequest {
-            command: exec.command.clone(),
-            cwd: exec.cwd.clone(),
-            env: exec.env,
-            timeout: exec.timeout,
-            stdin: exec.stdin,
-            mirror: None,
-        };
-        let mut shared_before = None;
-        if shares_folder {
-            let cwd = Path::new(exec.cwd.as_deref().unwrap_or_default());
-            let folder = folder_beneath(&master.dir, cwd).map_err(Refusal::Bad)?;
-            request.cwd = Some(folder.display().to_string());
-            let before = master.workspace.flush().await;
-            shared_before = Some(before.map_err(|error| Refusal::Conflict(error.to_string()))?);
-        } else {
-            request.mirror = Some(self.mirror_of(&master, &worker));
-        }
+        let worker = self.worker_for(&session, &exec);
+        let (request, shared_before) = self.request(&master, &worker, &exec).await?;
         let running = self.runs(&exec.command, session.id, &worker);
         self.workers.dialled(&worker).await;
-        let handle = self.workers.hub.exec(&worker, request).await?;
-        let finish = Finish {
-            _running: running,
-            db: self.db.clone(),
-            master,
+        let open = OpenCommand {
             session: session.id,
-            worker,
+            author: shared_before.is_none().then(|| worker.clone()),
+            before: shared_before.unwrap_or_else(|| master.workspace.sequence()),
+            job: String::new(),
             command: exec.command,
             cwd: exec.cwd,
-            shared_before,
+            worker,
         };
-        Ok((handle, finish))
+        // Before it runs: were it cut, its files would be there and nobody could tell whose they are.
+        let (id, since) = open_commands::begin(&self.db, &open).await?;
+        let worker = open.worker.clone();
+        let begun = Begun {
+            id: Some(id),
+            since,
+            folder: session.workspace,
+            db: self.db.clone(),
+            master,
+            shares_folder: shared_before.is_some(),
+            open,
+            running,
+        };
+        let mut finish = Finish::new(begun, &self.tasks);
+        match self.workers.hub.exec(&worker, request).await {
+            Ok(handle) => {
+                finish.named(handle.id());
+                Ok((handle, finish))
+            }
+            Err(error) => {
+                finish.never_ran().await?;
+                Err(error.into())
+            }
+        }
     }
 
     /// Continues with a command in a session's workspace that was left to its worker.
@@ -186,18 +153,66 @@ impl Runtime {
         let worker = self.worker_of(&session);
         self.workers.arrived(&worker).await;
         let handle = self.workers.hub.attach_exec(&worker, job).await?;
-        let command = format!("(attach {job})");
-        let finish = Finish {
-            _running: self.runs(&command, session.id, &worker),
+        let (id, name) = (session.id, job.to_owned());
+        let left = self
+            .db
+            .read(move |connection| open_commands::left(connection, id, &name))
+            .await?;
+        let (since, open) = left.unwrap_or_else(|| {
+            let unknown = OpenCommand {
+                session: id,
+                author: Some(worker.clone()),
+                before: 0,
+                job: job.to_owned(),
+                command: format!("(attach {job})"),
+                cwd: None,
+                worker: worker.clone(),
+            };
+            (self.db.tail().head(), unknown)
+        });
+        let begun = Begun {
+            id: None,
+            since,
+            folder: session.workspace,
             db: self.db.clone(),
-            shared_before: None,
-            session: session.id,
-            command,
-            cwd: None,
             master,
-            worker,
+            shares_folder: false,
+            running: self.runs(&open.command, id, &worker),
+            open,
         };
-        Ok((handle, finish))
+        Ok((handle, Finish::new(begun, &self.tasks)))
+    }
+
+    fn worker_for(&self, session: &Session, exec: &SessionExec) -> String {
+        let named = exec.worker.clone();
+        named.unwrap_or_else(|| self.worker_of(session))
+    }
+
+    /// What a worker is asked for, and where the history was for a command in the folder itself.
+    async fn request(
+        &self,
+        master: &Master,
+        worker: &str,
+        exec: &SessionExec,
+    ) -> Result<(ExecRequest, Option<u64>), Refusal> {
+        let mut request = ExecRequest {
+            command: exec.command.clone(),
+            cwd: exec.cwd.clone(),
+            env: exec.env.clone(),
+            timeout: exec.timeout,
+            stdin: exec.stdin,
+            mirror: None,
+        };
+        if !self.shares_folder(worker) {
+            request.mirror = Some(self.mirror_of(master, worker));
+            return Ok((request, None));
+        }
+        let cwd = Path::new(exec.cwd.as_deref().unwrap_or_default());
+        let folder = folder_beneath(&master.dir, cwd).map_err(Refusal::Bad)?;
+        request.cwd = Some(folder.display().to_string());
+        let before = master.workspace.flush().await;
+        let before = before.map_err(|error| Refusal::Conflict(error.to_string()))?;
+        Ok((request, Some(before)))
     }
 
     /// What a worker needs to have a copy that a program works in.
@@ -232,23 +247,21 @@ impl Runtime {
             .db
             .read(move |connection| undoable(connection, id, count))
             .await?;
-        if last.is_empty() {
-            return Err(Refusal::Conflict(format!(
-                "no command of session {id} changed a file that could be put back"
-            )));
-        }
-        for command in last.iter().filter(|command| command.may_be_on_its_way) {
-            self.arrives(id, command).await?;
-        }
-        let now = master.workspace.sequence();
         let mut undone = Undone::default();
         let mut newly_settled = BTreeSet::new();
         for command in last {
+            if undone.commands.len() == count as usize {
+                break;
+            }
+            if command.may_be_on_its_way {
+                self.arrives(&session, &master, &command).await?;
+            }
             let range = UndoRange {
                 after: command.before,
-                through: command.after.min(now),
+                through: command.after.min(master.workspace.sequence()),
                 author: command.author,
                 only: command.only,
+                except: command.others,
                 settled: settled.clone(),
                 dry_run: false,
             };
@@ -257,6 +270,10 @@ impl Runtime {
                 .undo(range)
                 .await
                 .map_err(|error| Refusal::Conflict(error.to_string()))?;
+            // It was cut before it wrote anything.
+            if command.behind && report.settled.is_empty() && report.skipped.is_empty() {
+                continue;
+            }
             undone.commands.push(command.seq);
             let changes = report.changes.into_iter();
             undone
@@ -269,6 +286,11 @@ impl Runtime {
             undone.sequence = report.sequence;
             settled.extend(&report.settled);
             newly_settled.extend(report.settled);
+        }
+        if undone.commands.is_empty() {
+            return Err(Refusal::Conflict(format!(
+                "no command of session {id} changed a file that could be put back"
+            )));
         }
         let data = json!({
             "commands": undone.commands,
@@ -284,7 +306,12 @@ impl Runtime {
 
     /// Waits until the host has what a command wrote that said it did not: any command on its worker
     /// ends after that.
-    async fn arrives(&self, session: u64, command: &Undoable) -> Result<(), Refusal> {
+    async fn arrives(
+        &self,
+        session: &Session,
+        master: &Master,
+        command: &Undoable,
+    ) -> Result<(), Refusal> {
         let late = |reason: String| {
             let seq = command.seq;
             Refusal::Conflict(format!(
@@ -293,21 +320,19 @@ impl Runtime {
         };
         let nothing = SessionExec {
             command: "true".to_owned(),
-            cwd: None,
-            env: BTreeMap::new(),
-            timeout: None,
-            stdin: false,
             worker: command.author.clone(),
+            ..SessionExec::default()
         };
-        let started = self.start_in_session(session, nothing).await;
-        let (mut handle, _running) = started.map_err(|refusal| late(refusal.to_string()))?;
-        loop {
-            match handle.next().await {
-                Ok(ExecEvent::Ended { .. }) => break,
-                Ok(_) => {}
-                Err(error) => return Err(late(error.to_string())),
-            }
-        }
+        let worker = self.worker_for(session, &nothing);
+        let running = async {
+            let (request, _) = self.request(master, &worker, &nothing).await?;
+            let _running = self.runs(&nothing.command, session.id, &worker);
+            self.workers.dialled(&worker).await;
+            let mut handle = self.workers.hub.exec(&worker, request).await?;
+            while !matches!(handle.next().await?, ExecEvent::Ended { .. }) {}
+            Ok::<_, Refusal>(handle)
+        };
+        let handle = running.await.map_err(|refusal| late(refusal.to_string()))?;
         match handle
             .mirrored()
             .and_then(|mirrored| mirrored.behind.clone())
@@ -315,94 +340,6 @@ impl Runtime {
             None => Ok(()),
             Some(reason) => Err(late(reason)),
         }
-    }
-}
-
-impl Finish {
-    /// Writes the command's row: what it was, how it ended, and which sequences are its own.
-    pub(crate) async fn record(
-        &self,
-        mirrored: Option<&Mirrored>,
-        outcome: &ExecOutcome,
-        duration: Duration,
-    ) -> Result<Option<CommandEnd>, Refusal> {
-        let failed = |error: quintet_workspace::master::WorkspaceError| {
-            Refusal::Internal(format!("the workspace's history can't be read: {error}"))
-        };
-        let workspace = &self.master.workspace;
-        let (before, after, author, notes) = match (self.shared_before, mirrored) {
-            (Some(before), _) => (
-                before,
-                workspace.flush().await.map_err(failed)?,
-                None,
-                Vec::new(),
-            ),
-            (None, Some(mirrored)) => {
-                let mut notes = mirrored.refused.clone();
-                notes.extend(mirrored.behind.clone());
-                let author = Some(self.worker.clone());
-                // A worker can say what it likes; there is nothing beyond what we have.
-                let after = mirrored.after.min(workspace.sequence());
-                (mirrored.before.min(after), after, author, notes)
-            }
-            // It never began.
-            (None, None) => {
-                let now = workspace.sequence();
-                (now, now, None, Vec::new())
-            }
-        };
-        let query = LogQuery {
-            after: before,
-            through: Some(after),
-            author: author.clone(),
-            ..LogQuery::default()
-        };
-        let log = match after > before {
-            true => workspace.log(query).await.map_err(failed)?,
-            false => Vec::new(),
-        };
-        let changed: BTreeMap<String, &'static str> = log
-            .into_iter()
-            .map(|entry| (entry.path.to_string(), entry.change.name()))
-            .collect();
-        let unnamed = changed.len().saturating_sub(NAMED_PATHS);
-        let changed: Vec<_> = changed.into_iter().take(NAMED_PATHS).collect();
-        let (exit_code, ended) = match *outcome {
-            ExecOutcome::Exited(code) => (json!(code), "exited".to_owned()),
-            ExecOutcome::Signaled(signal) => (json!(128 + signal), format!("signal {signal}")),
-            ExecOutcome::TimedOut { secs } => (json!(124), format!("timed out after {secs} s")),
-            ExecOutcome::Cancelled => (Value::Null, "cancelled".to_owned()),
-        };
-        let mut data = json!({
-            "command": self.command,
-            "cwd": self.cwd,
-            "worker": self.worker,
-            "exit_code": exit_code,
-            "ended": ended,
-            "duration_ms": u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
-            "before": before,
-            "after": after,
-            "author": author,
-            "changed": changes_as_json(&changed),
-        });
-        if unnamed > 0 {
-            data["changed_unnamed"] = json!(unnamed);
-        }
-        if !notes.is_empty() {
-            data["notes"] = json!(notes);
-        }
-        if mirrored.is_some_and(|mirrored| mirrored.behind.is_some()) {
-            data["behind"] = json!(true);
-        }
-        let row = Entry::new(Kind::Command, &data).in_session(self.session);
-        let seq = self.db.append(vec![row]).await?;
-        Ok(Some(CommandEnd {
-            seq,
-            before,
-            after,
-            changed,
-            notes,
-        }))
     }
 }
 
@@ -447,14 +384,19 @@ struct Undoable {
     before: u64,
     /// Of a command whose changes came later, as far as they may have: to the next command.
     after: u64,
+    /// Its row was written before the host had everything.
+    behind: bool,
     may_be_on_its_way: bool,
     author: Option<String>,
     /// Of a tool's write, its own paths: others of this machine may have changed meanwhile.
     only: Option<BTreeSet<WorkspacePath>>,
+    /// Sequences in its range that belong to commands which ran at the same time.
+    others: Vec<RangeInclusive<u64>>,
 }
 
 /// The newest commands of a session that changed something and were not taken back yet, and the
-/// sequences that earlier undos have dealt with.
+/// sequences that earlier undos have dealt with. Those that may turn out to have changed nothing
+/// come in addition to `count`.
 fn undoable(
     connection: &Connection,
     session: u64,
@@ -470,7 +412,9 @@ fn undoable(
         Kind::CommandsUndone.as_str(),
     ))?;
     let (mut gone, mut settled, mut found) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-    let (mut next_begins, mut arrived) = (u64::MAX, BTreeSet::new());
+    let (mut next_begins, mut arrived, mut jobs) =
+        (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+    let mut sure = 0;
     while let Some(row) = rows.next()? {
         let seq = row.get::<_, i64>(0)?.cast_unsigned();
         let kind = Kind::from_name(&row.get::<_, String>(1)?);
@@ -486,24 +430,42 @@ fn undoable(
         let (Some(before), Some(after)) = (before, after) else {
             continue;
         };
+        // It was lost with the daemon and found again: the newer row is the whole of it.
+        if let Some(job) = data["job"].as_str()
+            && !jobs.insert(job.to_owned())
+        {
+            continue;
+        }
         let author = data["author"].as_str().map(str::to_owned);
         let behind = data["behind"] == true;
         let may_be_on_its_way = behind && !arrived.contains(&author);
         if !behind {
             arrived.insert(author.clone());
         }
-        let after = if behind { next_begins } else { after };
-        next_begins = before;
+        // What others wrote meanwhile does not end what comes late, but where all of it counts.
+        let ends = match &author {
+            Some(author) => next_begins.get(author).copied(),
+            None => next_begins.values().min().copied(),
+        };
+        let after = if behind {
+            ends.unwrap_or(u64::MAX)
+        } else {
+            after
+        };
+        next_begins.insert(author.clone().unwrap_or_default(), before);
         if after > before && !gone.contains(&seq) {
             found.push(Undoable {
                 seq,
                 before,
                 after,
+                behind,
                 may_be_on_its_way,
                 author,
                 only: data["tool"].is_string().then(|| paths_of(&data["changed"])),
+                others: ranges_of(&data["others"]),
             });
-            if found.len() == count as usize {
+            sure += u32::from(!behind);
+            if sure == count {
                 break;
             }
         }
@@ -511,9 +473,16 @@ fn undoable(
     Ok((found, settled))
 }
 
-fn paths_of(changed: &Value) -> BTreeSet<WorkspacePath> {
+pub(super) fn paths_of(changed: &Value) -> BTreeSet<WorkspacePath> {
     let changes = changed.as_array().into_iter().flatten();
     changes
         .filter_map(|change| WorkspacePath::parse(change["path"].as_str()?).ok())
+        .collect()
+}
+
+fn ranges_of(ranges: &Value) -> Vec<RangeInclusive<u64>> {
+    let ranges = ranges.as_array().into_iter().flatten();
+    ranges
+        .filter_map(|range| Some(range[0].as_u64()?..=range[1].as_u64()?))
         .collect()
 }

@@ -8,6 +8,8 @@
 
 mod commands;
 mod copies;
+mod finish;
+mod open_commands;
 mod writes;
 
 use std::collections::HashMap;
@@ -21,7 +23,7 @@ use quintet_workspace::control::{self, Open};
 use quintet_workspace::history::PrunePolicy;
 use quintet_workspace::{Connection, Place, Workspace, WorkspaceConfig as MasterConfig};
 use tokio::net::UnixListener;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,8 +31,9 @@ use crate::config::{ByteSize, WorkspaceConfig};
 use crate::home::Home;
 use crate::refusal::Refusal;
 
-pub(crate) use commands::{CommandEnd, Finish, SessionExec};
+pub(crate) use commands::SessionExec;
 pub use copies::WorkspaceCopies;
+pub(crate) use finish::{CommandEnd, Finish};
 pub(crate) use writes::ToolWrite;
 
 /// Workspaces that are open at once; beyond it the longest unused one without a worker is closed.
@@ -69,6 +72,9 @@ pub(crate) struct Master {
     pub(crate) workspace: Workspace,
     /// Who may follow it, by the worker's name. Short sections without an await.
     followers: Mutex<HashMap<String, Follower>>,
+    /// Held while a command's end is recorded: which sequences are its own depends on who ended
+    /// before it.
+    recording: AsyncMutex<()>,
     socket: PathBuf,
     /// Seconds after the daemon's start.
     used: AtomicU64,
@@ -249,6 +255,7 @@ impl Workspaces {
             dir: place.dir,
             workspace: workspace.clone(),
             followers: Mutex::default(),
+            recording: AsyncMutex::default(),
             socket,
             used: AtomicU64::new(self.now()),
             stop: stop.clone(),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::engine::Command;
@@ -49,6 +50,8 @@ pub struct UndoRange {
     pub author: Option<String>,
     /// Of these paths; of all when there are none.
     pub only: Option<BTreeSet<WorkspacePath>>,
+    /// But for these sequences, which are somebody else's.
+    pub except: Vec<RangeInclusive<u64>>,
     /// Sequences that do not stand in the way: what earlier undos took back, and made.
     pub settled: BTreeSet<u64>,
     /// Only say what would be done.
@@ -242,8 +245,8 @@ impl Workspace {
     }
 
     /// Takes back what was recorded after `after` and up to `through`, by one
-    /// author or by all: each of those paths gets what it held right after
-    /// `after`, as a new sequence. A path that changed again later is left alone
+    /// author or by all: each of those paths gets what it held right before
+    /// the first of that, as a new sequence. A path that changed again later is left alone
     /// and named, so that nothing newer is lost.
     pub async fn undo(&self, range: UndoRange) -> Result<UndoReport, WorkspaceError> {
         let now = self.flush().await?;
@@ -261,14 +264,20 @@ impl Workspace {
                 if let Some(only) = &range.only {
                     log.retain(|entry| only.contains(&entry.path));
                 }
+                let excepted =
+                    |sequence| range.except.iter().any(|range| range.contains(&sequence));
+                log.retain(|entry| !excepted(entry.sequence));
                 let mut settled: BTreeSet<u64> = log.iter().map(|entry| entry.sequence).collect();
-                let paths: BTreeSet<WorkspacePath> =
-                    log.into_iter().map(|entry| entry.path).collect();
+                let mut first = BTreeMap::new();
+                for entry in log {
+                    let sequence = first.entry(entry.path).or_insert(entry.sequence);
+                    *sequence = entry.sequence.min(*sequence);
+                }
                 settled.extend(&range.settled);
                 let (mut wanted, mut skipped) = (Vec::new(), Vec::new());
-                for path in paths {
+                for (path, first) in first {
                     let old = reader.node_at(&path, now)?;
-                    let new = reader.node_at(&path, range.after)?;
+                    let new = reader.node_at(&path, first.saturating_sub(1))?;
                     if old == new {
                         continue;
                     }
