@@ -17,7 +17,7 @@ use quintet_workspace::replica::{
     Dial, DialFailed, ReplicaOpError, ReplicaStatus, UnixDial, WebSocketDial,
 };
 use quintet_workspace::{Connection, Replica, ReplicaConfig};
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -71,6 +71,8 @@ struct Way {
     tls: Option<Arc<rustls::ClientConfig>>,
     /// Held to read and to replace.
     latest: Mutex<Mirror>,
+    /// A command has come, so that the daemon is there: a copy that lost it dials at once.
+    wanted: Notify,
 }
 
 impl std::fmt::Debug for WorkspaceCopies {
@@ -127,6 +129,7 @@ impl WorkspaceCopies {
             .latest
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = mirror.clone();
+        copy.way.wanted.notify_one();
         Ok(copy)
     }
 
@@ -149,6 +152,7 @@ impl WorkspaceCopies {
             server_url: self.server_url.clone(),
             tls: self.tls.clone(),
             latest: Mutex::new(mirror.clone()),
+            wanted: Notify::new(),
         });
         let running = runner.run(Latest(way.clone()), self.following());
         self.tasks.spawn(async move {
@@ -414,6 +418,10 @@ impl Dial for Latest {
         };
         dial.dial().await
     }
+
+    async fn wanted(&self) {
+        self.0.wanted.notified().await;
+    }
 }
 
 #[cfg(test)]
@@ -515,6 +523,27 @@ mod tests {
         assert_eq!(host.followers().await, 1);
         copies.leave(&mirror, before).await;
         host.has_followers(0).await;
+    }
+
+    #[tokio::test]
+    async fn a_command_is_a_reason_to_dial_again_at_once() {
+        let (host, folder) = (Host::new(), tempfile::tempdir().unwrap());
+        let copies = copies(&folder, LONG);
+        // The way that the copy knows leads nowhere, as after a restart of the daemon: by itself it
+        // would wait for half a minute in the end.
+        let gone = folder.path().join("gone");
+        let listener = UnixListener::bind(&gone).unwrap();
+        let nowhere = Mirror {
+            socket: Some(gone.display().to_string()),
+            wait_ms: 1,
+            ..host.mirror("a1")
+        };
+        for _ in 0..6 {
+            copies.enter(&nowhere).await.unwrap_err();
+            let dialled = tokio::time::timeout(LONG / 6, listener.accept()).await;
+            drop(dialled.unwrap().unwrap());
+        }
+        copies.enter(&host.mirror("a1")).await.unwrap();
     }
 
     #[tokio::test]

@@ -29,6 +29,12 @@ use crate::transport::Connection;
 pub trait Dial: Send + Sync {
     /// Makes a new connection.
     async fn dial(&self) -> Result<Connection, DialFailed>;
+
+    /// Resolves when it is worth dialling before the wait after a failure is over; never unless
+    /// there is something to know it by.
+    async fn wanted(&self) {
+        std::future::pending().await
+    }
 }
 
 /// The master was not reached; it is tried again.
@@ -241,6 +247,7 @@ impl Runner {
                 tokio::select! {
                     () = shutdown.cancelled() => return Ok(()),
                     () = tokio::time::sleep_until(wait.into()) => {}
+                    () = dial.wanted() => break,
                     more = self.step(None) => if !more? { return Ok(()) },
                 }
             }
