@@ -238,11 +238,6 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
         .map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
     config.mirrors = Some(Arc::new(copies));
     config.quotas = args.limits.quotas();
-    if args.isolate {
-        // What the policy of the daemon knows it by.
-        let label = quintet_runtime::policy::ISOLATION_LABEL.to_owned();
-        config.labels.insert(label, "on".to_owned());
-    }
     let limits = args.limits.limits();
     if args.isolate || !limits.is_empty() {
         config.isolation = Some(IsolationConfig {

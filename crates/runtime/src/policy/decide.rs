@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use quintet_sandbox::isolate::ISOLATION_LABEL;
+
 use super::pattern::{
     CommandPattern, Match, NamePattern, PathPattern, Strictness, path_as_pattern,
 };
+use super::reach;
 use super::rule::{Action, Rule};
 use super::words::{Access, Word, quoted};
 use super::wrappers::{self, Kind, Part};
@@ -59,14 +62,11 @@ pub enum Subject<'a> {
 pub enum Isolation {
     /// The worker isolates commands.
     Isolated,
-    /// The daemon's own worker; where the kernel gives it no isolation it has said so.
+    /// The daemon's own worker without isolation, as it has said at its start.
     Local,
     /// Another machine or user, as it is.
     Open,
 }
-
-/// The label by which a worker says that it isolates commands.
-pub const ISOLATION_LABEL: &str = "isolation";
 
 /// The daemon's own worker.
 pub const LOCAL_WORKER: &str = "local";
@@ -193,12 +193,18 @@ pub fn propose(rules: &[Rule], request: &Request<'_>) -> Option<Proposal> {
             let asking = verdict.parts.iter().zip(&parts);
             let mut proposed = Vec::new();
             for (decision, part) in asking.filter(|(it, _)| it.action == Action::Ask) {
+                let written = match &part.writes_to {
+                    Some(word) => Some(place.resolve(&word.exact()?)),
+                    None => place.cwd.starts_with('/').then(|| place.cwd.clone()),
+                };
+                let path = written.map(|path| PathPattern::parse(&path_as_pattern(&path)));
                 let rule = Rule {
-                    command: Some(as_pattern(part)?),
-                    path: match place.cwd.starts_with('/') {
-                        true => PathPattern::parse(&path_as_pattern(&place.cwd)).ok(),
-                        false => None,
+                    // A redirection of its own has no command.
+                    command: match part.part.words.is_empty() {
+                        true => None,
+                        false => Some(as_pattern(&part.part)?),
                     },
+                    path: path.and_then(Result::ok),
                     worker: match isolation {
                         Isolation::Open => NamePattern::parse(request.worker).ok(),
                         Isolation::Isolated | Isolation::Local => None,
@@ -228,7 +234,7 @@ pub fn propose(rules: &[Rule], request: &Request<'_>) -> Option<Proposal> {
         .filter(|decision| decision.action == Action::Ask)
         .filter_map(Decision::rule)
         .min();
-    // A proposal that would not help is none: a redirection that no command pattern covers, say.
+    // A proposal that would not help is none.
     let mut changed = rules.to_vec();
     let at = before.unwrap_or(changed.len());
     changed.splice(at..at, proposed.clone());
@@ -251,7 +257,14 @@ fn as_pattern(part: &Part) -> Option<CommandPattern> {
     CommandPattern::parse(&words.join(" ")).ok()
 }
 
-fn consider(rules: &[Rule], request: &Request<'_>) -> (Verdict, Vec<Part>) {
+/// What is decided by itself: a command, or that it writes where the workspace does not reach.
+struct Considered {
+    part: Part,
+    /// The target of a redirection.
+    writes_to: Option<Word>,
+}
+
+fn consider(rules: &[Rule], request: &Request<'_>) -> (Verdict, Vec<Considered>) {
     match request.subject {
         Subject::Command {
             line,
@@ -342,7 +355,7 @@ fn consider_line(
     line: &str,
     place: &Place,
     isolation: Isolation,
-) -> (Verdict, Vec<Part>) {
+) -> (Verdict, Vec<Considered>) {
     let (parts, unread) = match wrappers::parts(line) {
         Ok(parts) => (parts, None),
         Err(error) => (vec![Part::unknown()], Some(error.to_string())),
@@ -366,7 +379,20 @@ fn consider_line(
                 None => part.text(),
             });
             decisions.push(decision);
-            kept.push(part);
+            kept.push(Considered {
+                part: part.clone(),
+                writes_to: None,
+            });
+        }
+        for word in line.leaving(&part) {
+            let mut decision = line.redirection(&part, word);
+            let text = format!("{} > {}", part.text(), word.raw);
+            decision.part = Some(text.trim_start().to_owned());
+            decisions.push(decision);
+            kept.push(Considered {
+                part: part.clone(),
+                writes_to: Some(word.clone()),
+            });
         }
     }
     // Of equals the first: `max_by_key` would take the last.
@@ -439,6 +465,73 @@ impl Line<'_> {
         (part.kind == Kind::Command).then(|| self.by_default(part))
     }
 
+    /// Where a part writes by a redirection that leaves the workspace, or may.
+    fn leaving<'p>(&self, part: &'p Part) -> impl Iterator<Item = &'p Word> {
+        let written = part.redirects.iter();
+        let written = written.filter(|(access, _)| *access == Access::Write);
+        written
+            .map(|(_, word)| word)
+            .filter(|word| match word.exact() {
+                Some(path) => self.outside(&path).is_some(),
+                None => !word.raw.starts_with(['<', '>']),
+            })
+    }
+
+    /// The decision about a redirection that leaves the workspace. What allows a command by its
+    /// words says nothing of it: that takes a path, or a rule that allows whatever is run.
+    fn redirection(&self, part: &Part, word: &Word) -> Decision {
+        for (index, rule) in applicable(self.rules, self.request) {
+            let strictness = match rule.action {
+                Action::Allow if rule.command.is_some() && rule.path.is_none() => continue,
+                Action::Allow => Strictness::Allows,
+                Action::Ask | Action::Deny => Strictness::Restricts,
+            };
+            let by_command = rule
+                .command
+                .as_ref()
+                .map_or(Match::Yes, |pattern| pattern.matches(part, strictness));
+            let by_path = rule
+                .path
+                .as_ref()
+                .map_or(Match::Yes, |pattern| self.names(pattern, word));
+            match (by_command.min(by_path), rule.action) {
+                (Match::Yes, action) => return by_rule(index, action, None),
+                (Match::Maybe, Action::Ask | Action::Deny) => {
+                    return Decision {
+                        action: Action::Ask,
+                        because: Because::Unclear {
+                            rule: index,
+                            why: self.unknown(part),
+                        },
+                        part: None,
+                    };
+                }
+                (Match::Maybe, Action::Allow) | (Match::No, _) => {}
+            }
+        }
+        let why = match word.exact().and_then(|path| self.outside(&path)) {
+            Some(path) => format!("leaving the workspace asks, and {path} is outside of it"),
+            None => "writing asks where the line does not say to which file".to_owned(),
+        };
+        Decision::default(Action::Ask, why)
+    }
+
+    /// A path outside of the workspace to which it matters what is done.
+    fn outside(&self, path: &str) -> Option<String> {
+        let path = self.place.resolve(path);
+        (path.starts_with('/') && !is_harmless(&path)).then_some(path)
+    }
+
+    /// Whether a pattern of paths matches a word.
+    fn names(&self, pattern: &PathPattern, word: &Word) -> Match {
+        match word.exact() {
+            Some(text) if self.moved && !text.starts_with('/') => Match::Maybe,
+            Some(text) => yes_or_no(pattern.matches(&self.place.resolve(&text))),
+            None if pattern.may_match(word.prefix()) => Match::Maybe,
+            None => Match::No,
+        }
+    }
+
     fn unknown(&self, part: &Part) -> String {
         match (&self.unread, &part.altered_by) {
             (Some(error), _) => format!("the line can't be read by words, {error}"),
@@ -453,12 +546,7 @@ impl Line<'_> {
     /// A rule that allows has to cover the folder and every redirection; one that restricts is
     /// matched by the folder, a redirection or any word that could be a path.
     fn paths(&self, pattern: &PathPattern, part: &Part, strictness: Strictness) -> Match {
-        let of_word = |word: &Word| match word.exact() {
-            Some(text) if self.moved && !text.starts_with('/') => Match::Maybe,
-            Some(text) => yes_or_no(pattern.matches(&self.place.resolve(&text))),
-            None if pattern.may_match(word.prefix()) => Match::Maybe,
-            None => Match::No,
-        };
+        let of_word = |word: &Word| self.names(pattern, word);
         let folder = yes_or_no(pattern.matches(&self.place.cwd));
         let redirected = part.redirects.iter().map(|(_, word)| of_word(word));
         if strictness == Strictness::Allows {
@@ -495,30 +583,28 @@ impl Line<'_> {
             return Decision::default(Action::Ask, why);
         }
         let moved = moved_to(part).and_then(Word::exact);
-        let written = part
-            .redirects
-            .iter()
-            .filter(|(access, _)| *access == Access::Write)
-            .filter_map(|(_, word)| word.exact());
-        let outside = moved
-            .into_iter()
-            .chain(written)
-            .map(|path| self.place.resolve(&path))
-            .find(|path| path.starts_with('/') && !is_harmless(path));
-        match (outside, self.isolation) {
-            (Some(path), _) => Decision::default(
-                Action::Ask,
-                format!("leaving the workspace asks, and {path} is outside of it"),
-            ),
-            (None, Isolation::Isolated) => Decision::default(
-                Action::Allow,
-                "commands in the workspace are allowed in an isolated worker",
-            ),
-            (None, _) => Decision::default(
-                Action::Allow,
-                "commands in the workspace are allowed in the built-in worker",
-            ),
+        if let Some(path) = moved.and_then(|path| self.outside(&path)) {
+            let why = format!("leaving the workspace asks, and {path} is outside of it");
+            return Decision::default(Action::Ask, why);
         }
+        let isolated = self.isolation == Isolation::Isolated;
+        if let Some(path) = reach::changed(part, |path| self.outside(path)) {
+            let why = format!("changing what is outside of the workspace asks, and {path} is");
+            return Decision::default(Action::Ask, why);
+        }
+        if !isolated && let Some(path) = reach::named(part, |path| self.outside(path)) {
+            let why = format!(
+                "where nothing isolates a command, what names a path outside asks, and {path} is one"
+            );
+            return Decision::default(Action::Ask, why);
+        }
+        Decision::default(
+            Action::Allow,
+            match isolated {
+                true => "commands in the workspace are allowed in an isolated worker",
+                false => "commands in the workspace are allowed in the built-in worker",
+            },
+        )
     }
 }
 

@@ -12,7 +12,10 @@
 //! | a path outside of it | ask |
 //! | a command in the workspace, in an isolated worker or the built-in one | allow |
 //! | a command on another worker that isolates nothing | ask |
-//! | a command in a folder outside, a `cd` or a redirection to one | ask |
+//! | a command in a folder outside, or a `cd` to one | ask |
+//! | writing outside by a redirection, or to a file that the line does not name | ask |
+//! | `rm`, `mv`, `cp`, `tee`, `chmod` and the like of a path outside | ask |
+//! | any path outside in the built-in worker without isolation, but for system folders | ask |
 //! | a tool of an MCP server that reaches other machines | ask |
 //! | a tool of an MCP server that is a program of this machine | allow |
 //! | `ask_user`, `undo` | allow |
@@ -34,7 +37,8 @@
 //! A line is read by words ([`words`]) and taken apart: pipelines, lists, subshells,
 //! substitutions, and what `env`, `sudo`, `sh -c`, `xargs`, `find -exec` and the like run
 //! ([`wrappers`]). Each part is decided by itself, and the line is as allowed as its most
-//! dangerous part. What cannot be known before it runs (a variable, a script from a pipe, a line
+//! dangerous part. A redirection that writes outside of the workspace is a part of its own, which a
+//! rule that allows the command by its words alone does not cover. What cannot be known before it runs (a variable, a script from a pipe, a line
 //! that is not read) never matches a rule that allows it by its words, and asks where a rule that
 //! restricts might match.
 //!
@@ -43,13 +47,14 @@
 
 mod decide;
 mod pattern;
+mod reach;
 mod rule;
 mod words;
 mod wrappers;
 
 pub use decide::{
-    Because, Decision, ISOLATION_LABEL, Isolation, LOCAL_WORKER, Proposal, Request, Subject,
-    Verdict, decide, propose,
+    Because, Decision, Isolation, LOCAL_WORKER, Proposal, Request, Subject, Verdict, decide,
+    propose,
 };
 pub use pattern::{CommandPattern, NamePattern, PathPattern, PatternError};
 pub use rule::{Action, Rule};

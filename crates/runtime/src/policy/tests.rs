@@ -95,6 +95,96 @@ fn defaults() {
 }
 
 #[test]
+fn leaving_the_workspace_asks() {
+    let on = |line: &'static str, isolation| Request {
+        subject: Subject::Command {
+            line,
+            root: ROOT,
+            cwd: "",
+            isolation,
+        },
+        ..command("")
+    };
+    // In an isolated worker, and in the built-in one without isolation.
+    for (line, isolated, local) in [
+        ("rm -rf target", Allow, Allow),
+        ("rm -rf /work/space/target", Allow, Allow),
+        ("rm -rf /", Ask, Ask),
+        ("ls | rm -rf /", Ask, Ask),
+        ("rm -rf ..", Ask, Ask),
+        ("rm -rf ~", Ask, Ask),
+        ("rm -rf \"$HOME\"/x", Ask, Ask),
+        ("rm /tmp/x", Allow, Allow),
+        ("/bin/rm /home/x", Ask, Ask),
+        ("sudo rm /etc/passwd", Ask, Ask),
+        ("cp /etc/hosts here", Allow, Allow),
+        ("cp here /etc/hosts", Ask, Ask),
+        ("cp -t /etc here", Ask, Ask),
+        ("ln -s /usr/bin/python3 py", Allow, Allow),
+        ("mv /home/x here", Ask, Ask),
+        ("dd if=/dev/zero of=x", Allow, Allow),
+        ("dd if=x of=/dev/sda", Ask, Ask),
+        ("echo x | tee /etc/motd", Ask, Ask),
+        ("sed -i s/a/b/ /etc/hosts", Ask, Ask),
+        ("sed s/a/b/ /etc/hosts", Allow, Allow),
+        ("find / -delete", Ask, Ask),
+        ("cat /etc/hosts", Allow, Allow),
+        ("ls /usr/share", Allow, Allow),
+        ("cat /home/other/.ssh/id_ed25519", Allow, Ask),
+        ("cat ../other/file", Allow, Ask),
+        ("cat ~/.ssh/id_ed25519", Allow, Ask),
+        ("/home/other/run", Allow, Ask),
+        ("make -C/home/other", Allow, Ask),
+        ("tool --out=/home/other/x", Allow, Ask),
+        ("tool --out=here/x", Allow, Allow),
+        ("grep -rn /api/v1 src", Allow, Allow),
+        ("awk '/x/ { print }' file", Allow, Allow),
+        ("echo /home/other", Allow, Allow),
+        ("curl https://example.org/x", Allow, Allow),
+        ("cargo build && cargo test", Allow, Allow),
+        ("echo x > ~/.bashrc", Ask, Ask),
+        ("echo x > $HOME/x", Ask, Ask),
+        ("echo x >> \"$out\"", Ask, Ask),
+        ("> /etc/motd", Ask, Ask),
+        ("sort < $x", Allow, Allow),
+        ("make > >(cat)", Allow, Allow),
+        ("make 2>&1", Allow, Allow),
+    ] {
+        for (isolation, want) in [(Isolation::Isolated, isolated), (Isolation::Local, local)] {
+            let verdict = decide(&[], &on(line, isolation));
+            assert_eq!(verdict.decision.action, want, "{line}: {verdict:?}");
+        }
+    }
+}
+
+#[test]
+fn allowing_a_command_does_not_allow_where_it_writes() {
+    let rules = [rule(Allow, &[("command", "echo **")])];
+    let verdict = decide(&rules, &command("echo x > /etc/motd"));
+    assert_eq!(
+        verdict.decision.explain(&rules),
+        "no rule matches `echo x > /etc/motd`; by default leaving the workspace asks, and /etc/motd is outside of it"
+    );
+    assert_eq!(verdict.parts[0].action, Allow, "the command itself");
+    assert_eq!(action(&rules, &command("echo x > inside")), Allow);
+    assert_eq!(action(&rules, &command("echo x > $f")), Ask);
+    let everything = [rule(Allow, &[("tool", "exec")])];
+    assert_eq!(action(&everything, &command("echo x > /etc/motd")), Allow);
+    let later = [rules[0].clone(), rule(Deny, &[("path", "/etc/**")])];
+    assert_eq!(action(&later, &command("echo x > /etc/motd")), Deny);
+
+    let proposal = propose(&rules, &command("echo x > /etc/motd")).unwrap();
+    let shown: Vec<String> = proposal.rules.iter().map(Rule::to_toml).collect();
+    let wanted = r#"{ tool = "exec", command = "echo x", path = "/etc/motd", action = "allow" }"#;
+    assert_eq!(shown, [wanted]);
+    assert_eq!(
+        action(&proposal.rules, &command("echo x > /etc/cron.d/x")),
+        Ask
+    );
+    assert_eq!(propose(&rules, &command("echo x > $f")), None);
+}
+
+#[test]
 fn a_line_is_as_allowed_as_its_most_dangerous_part() {
     let rules = [
         rule(Deny, &[("command", "rm -rf")]),

@@ -39,6 +39,10 @@ pub use confine::probe;
 pub use helper::helper_main;
 pub(crate) use wire::{Files, Program};
 
+/// The label by which a worker with a helper says whether it keeps commands in their folders: `on`
+/// or `off`.
+pub const ISOLATION_LABEL: &str = "isolation";
+
 /// How to start the helper: a program and its leading arguments, such as
 /// `quintet isolate-exec`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

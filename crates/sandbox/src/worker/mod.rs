@@ -49,7 +49,7 @@ use spool::SpoolQuota;
 use state::WorkerState;
 use upload::Names;
 
-use crate::isolate::{Feature, IsolationClient};
+use crate::isolate::{Feature, ISOLATION_LABEL, IsolationClient};
 use crate::paths::{PathError, Root};
 use crate::proto::{MAX_MESSAGE, Protocol, chosen};
 use crate::socket::TungsteniteSocket;
@@ -184,7 +184,7 @@ struct Inner {
 }
 
 impl Inner {
-    async fn start(config: WorkerConfig) -> Result<Self, StartError> {
+    async fn start(mut config: WorkerConfig) -> Result<Self, StartError> {
         let root = Root::open(&config.root)?;
         let unusable = |source| StartError::Spool {
             path: config.spool_dir.clone(),
@@ -210,6 +210,15 @@ impl Inner {
                         "this kernel does not give all of the isolation that was asked for"
                     );
                 }
+                let confined = |it: &Feature| it.name == "landlock" && it.available;
+                let isolation = match features.iter().any(confined) {
+                    true => "on",
+                    false => "off",
+                };
+                // What the hub's policy goes by: what is so, and not what was asked for.
+                config
+                    .labels
+                    .insert(ISOLATION_LABEL.to_owned(), isolation.to_owned());
                 (Spawner::Isolated(client), features)
             }
             None => (Spawner::Direct, Vec::new()),
