@@ -728,3 +728,21 @@ async fn the_policy_is_explained_with_and_without_a_daemon() {
         .await
         .fails(1);
 }
+
+#[tokio::test]
+async fn what_a_rule_keeps_back_is_neither_listed_nor_found() {
+    let machine = machine("[policy]\nrules = [{ path = \"secrets/**\", action = \"deny\" }]");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let secrets = space(&machine).join("secrets");
+    std::fs::create_dir(&secrets).unwrap();
+    std::fs::write(secrets.join("key"), "TOPSECRET\n").unwrap();
+    std::fs::write(space(&machine).join("open"), "not TOPSECRET\n").unwrap();
+    let listed = call(&machine, "list_files", json!({})).await;
+    assert!(
+        listed.contains("open") && !listed.contains("secrets/key"),
+        "{listed}"
+    );
+    assert!(listed.contains("kept back by the policy"), "{listed}");
+    let found = call(&machine, "search", json!({"pattern": "TOP"})).await;
+    assert!(found.starts_with("open:1:not TOPSECRET\n["), "{found}");
+}

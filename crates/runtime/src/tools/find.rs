@@ -29,19 +29,26 @@ const MAX_REGEX: usize = 8 << 20;
 pub(super) struct Found {
     pub(super) lines: Vec<String>,
     pub(super) more: bool,
+    /// Paths that the policy keeps back.
+    pub(super) kept_back: usize,
 }
+
+/// Whether the policy lets a path be seen.
+pub(super) type May<'a> = &'a dyn Fn(&str) -> bool;
 
 /// Files and folders below a folder, in order; folders end with a slash.
 pub(super) fn list(
     target: &Target,
     glob: Option<&str>,
     cancelled: &CancellationToken,
+    may: May<'_>,
 ) -> Result<Found, String> {
     let mut found = Found {
         lines: Vec::new(),
         more: false,
+        kept_back: 0,
     };
-    walk(target, glob, cancelled, |shown, _, is_folder| {
+    let kept_back = walk(target, glob, cancelled, may, |shown, _, is_folder| {
         if found.lines.len() == MAX_PATHS {
             found.more = true;
             return Ok(Next::Stop);
@@ -54,6 +61,7 @@ pub(super) fn list(
         }
         Ok(Next::Go)
     })?;
+    found.kept_back = kept_back;
     Ok(found)
 }
 
@@ -63,6 +71,7 @@ pub(super) fn search(
     pattern: &str,
     glob: Option<&str>,
     cancelled: &CancellationToken,
+    may: May<'_>,
 ) -> Result<Found, String> {
     let matcher = RegexMatcherBuilder::new()
         .size_limit(MAX_REGEX)
@@ -76,9 +85,10 @@ pub(super) fn search(
     let mut found = Found {
         lines: Vec::new(),
         more: false,
+        kept_back: 0,
     };
     let root = Root::open(&target.root).map_err(|error| error.to_string())?;
-    walk(target, glob, cancelled, |shown, name, is_folder| {
+    let kept_back = walk(target, glob, cancelled, may, |shown, name, is_folder| {
         if is_folder {
             return Ok(Next::Go);
         }
@@ -100,6 +110,7 @@ pub(super) fn search(
             .map_err(|error| format!("{shown}: {error}"))?;
         Ok(if found.more { Next::Stop } else { Next::Go })
     })?;
+    found.kept_back = kept_back;
     Ok(found)
 }
 
@@ -109,13 +120,15 @@ enum Next {
 }
 
 /// Visits what is below a folder, or the file itself: as it is shown, its name beneath the root,
-/// and whether it is a folder.
+/// and whether it is a folder. Says how many the policy keeps back.
 fn walk(
     target: &Target,
     glob: Option<&str>,
     cancelled: &CancellationToken,
+    may: May<'_>,
     mut visit: impl FnMut(&str, &str, bool) -> Result<Next, String>,
-) -> Result<(), String> {
+) -> Result<usize, String> {
+    let mut kept_back = 0;
     let matcher = glob.map(compiled).transpose()?;
     // Refuses what leads out before anything is walked.
     let root = Root::open(&target.root).map_err(|error| error.to_string())?;
@@ -160,11 +173,15 @@ fn walk(
         if matcher.as_ref().is_some_and(|glob| !glob.is_match(&*shown)) {
             continue;
         }
+        if !may(&shown) {
+            kept_back += 1;
+            continue;
+        }
         if let Next::Stop = visit(&shown, &name, is_folder)? {
-            return Ok(());
+            break;
         }
     }
-    Ok(())
+    Ok(kept_back)
 }
 
 fn compiled(glob: &str) -> Result<GlobMatcher, String> {
@@ -206,7 +223,7 @@ mod tests {
     #[test]
     fn files_are_listed_without_what_is_ignored() {
         let (_space, target) = space();
-        let listed = list(&target, None, &CancellationToken::new()).unwrap();
+        let listed = list(&target, None, &CancellationToken::new(), &|_| true).unwrap();
         assert_eq!(
             listed.lines,
             [
@@ -220,16 +237,24 @@ mod tests {
                 "way"
             ]
         );
-        let rust = list(&target, Some("*.rs"), &CancellationToken::new()).unwrap();
+        let rust = list(&target, Some("*.rs"), &CancellationToken::new(), &|_| true).unwrap();
         assert_eq!(rust.lines, ["src/deep/lib.rs", "src/main.rs"]);
-        let one = list(&target, Some("src/*.rs"), &CancellationToken::new()).unwrap();
+        let one = list(
+            &target,
+            Some("src/*.rs"),
+            &CancellationToken::new(),
+            &|_| true,
+        )
+        .unwrap();
         assert_eq!(one.lines, ["src/main.rs"]);
     }
 
     #[test]
     fn lines_are_found() {
         let (_space, target) = space();
-        let found = |pattern: &str, glob| search(&target, pattern, glob, &CancellationToken::new());
+        let found = |pattern: &str, glob| {
+            search(&target, pattern, glob, &CancellationToken::new(), &|_| true)
+        };
         assert_eq!(
             found("(?i)needle", None).unwrap().lines,
             [
@@ -247,9 +272,20 @@ mod tests {
     }
 
     #[test]
+    fn what_the_policy_keeps_back_is_neither_listed_nor_searched() {
+        let (_space, target) = space();
+        let may = |path: &str| !path.starts_with("src");
+        let listed = list(&target, None, &CancellationToken::new(), &may).unwrap();
+        assert_eq!(listed.lines, [".gitignore", "bin", "notes.md", "way"]);
+        assert_eq!(listed.kept_back, 4);
+        let found = search(&target, "needle", None, &CancellationToken::new(), &may).unwrap();
+        assert_eq!(found.lines, ["notes.md:1:a needle"]);
+    }
+
+    #[test]
     fn a_folder_through_a_link_is_refused() {
         let (space, _) = space();
         let way = Target::new(&space.path().canonicalize().unwrap(), "way/ssl");
-        assert!(list(&way, None, &CancellationToken::new()).is_err());
+        assert!(list(&way, None, &CancellationToken::new(), &|_| true).is_err());
     }
 }

@@ -7,10 +7,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::Answer;
+use super::files::Target;
 use super::{Call, ToolServer};
 use crate::config::Config;
 use crate::journal::{Entry, Kind};
-use crate::policy::{self, Request, Subject};
+use crate::policy::{self, Request, Rule, Subject};
 use crate::refusal::Refusal;
 use crate::sessions::approvals::{self, Action, Decision, ProposedRules, Requested};
 use crate::turns::Turn;
@@ -57,7 +58,61 @@ impl From<Refusal> for NoLeave {
     }
 }
 
+/// What the policy lets a call see below the path that it has leave for.
+pub(super) struct Sight {
+    rules: Vec<Rule>,
+    tool: String,
+    agent: String,
+    session: u64,
+    worker: String,
+    root: String,
+    /// A person was asked about that path.
+    asked: bool,
+}
+
+impl Sight {
+    /// Whether a path may be seen. One that would have to be asked about is not, unless it is part
+    /// of what a person gave leave for.
+    pub(super) fn reaches(&self, path: &str) -> bool {
+        match self.decided(path) {
+            policy::Action::Allow => true,
+            policy::Action::Ask => self.asked,
+            policy::Action::Deny => false,
+        }
+    }
+
+    fn decided(&self, path: &str) -> policy::Action {
+        let request = Request {
+            tool: &self.tool,
+            agent: &self.agent,
+            session: self.session,
+            worker: &self.worker,
+            subject: Subject::Path {
+                path,
+                root: &self.root,
+            },
+        };
+        policy::decide(&self.rules, &request).decision.action
+    }
+}
+
 impl ToolServer {
+    /// What a call that has leave for a path may see below it.
+    pub(super) fn sight(&self, call: &Call, target: &Target) -> Sight {
+        let rules = self.runtime.config.current().policy.rules.clone();
+        let mut sight = Sight {
+            rules,
+            tool: call.tool.clone(),
+            agent: call.session.agent.clone(),
+            session: call.session.id,
+            worker: call.worker.clone(),
+            root: call.session.workspace.clone(),
+            asked: false,
+        };
+        sight.asked = sight.decided(&target.shown) == policy::Action::Ask;
+        sight
+    }
+
     /// Asks the policy, and a person where the policy says so.
     pub(super) async fn leave(
         &self,

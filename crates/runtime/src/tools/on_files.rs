@@ -235,7 +235,11 @@ impl ToolServer {
         let target = target(call, path.as_deref().unwrap_or_default());
         self.begin_with(call, &target, cancelled).await?;
         let stop = cancelled.clone();
-        let found = blocking(move || find::list(&target, glob.as_deref(), &stop)).await??;
+        let sight = self.sight(call, &target);
+        let found = blocking(move || {
+            find::list(&target, glob.as_deref(), &stop, &|path| sight.reaches(path))
+        })
+        .await??;
         Ok(ToolOutcome::text(found_text(
             &found,
             "no files",
@@ -264,8 +268,12 @@ impl ToolServer {
         let target = target(call, path.as_deref().unwrap_or_default());
         self.begin_with(call, &target, cancelled).await?;
         let stop = cancelled.clone();
-        let found =
-            blocking(move || find::search(&target, &pattern, glob.as_deref(), &stop)).await??;
+        let sight = self.sight(call, &target);
+        let found = blocking(move || {
+            let may = |path: &str| sight.reaches(path);
+            find::search(&target, &pattern, glob.as_deref(), &stop, &may)
+        })
+        .await??;
         Ok(ToolOutcome::text(found_text(
             &found,
             "no matches",
@@ -287,10 +295,10 @@ fn now_millis() -> i64 {
 }
 
 fn found_text(found: &find::Found, nothing: &str, narrower: &str) -> String {
-    if found.lines.is_empty() {
-        return nothing.to_owned();
-    }
-    let mut text = found.lines.join("\n");
+    let mut text = match found.lines.as_slice() {
+        [] => nothing.to_owned(),
+        lines => lines.join("\n"),
+    };
     if found.more {
         text.push_str(&format!("\n[there is more; {narrower}]"));
     }
@@ -309,3 +317,8 @@ fn diff(path: &str, before: &str, after: &str) -> String {
         None => text,
     }
 }
+    match found.kept_back {
+        0 => {}
+        1 => text.push_str("\n[1 path is kept back by the policy]"),
+        many => text.push_str(&format!("\n[{many} paths are kept back by the policy]")),
+    }
