@@ -7,9 +7,8 @@ use clap::{Args, Subcommand};
 use quintet_control::wire::SessionsMsg;
 use quintet_control::{Client, UnixClient};
 use quintet_runtime::config::{self, ConfigStore};
-use quintet_runtime::policy::{
-    self, Decision, Isolation, LOCAL_WORKER, Request, Rule, Subject, quoted,
-};
+use quintet_runtime::policy::{self, Decision, Isolation, Request, Rule, Subject, quoted};
+use quintet_runtime::session_worker;
 use serde::Serialize;
 
 use super::Context;
@@ -237,6 +236,7 @@ async fn place(daemon: Option<&mut UnixClient>, args: &TestArgs) -> Result<Place
         root: "/workspace".to_owned(),
     };
     let mut workers: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    let mut online = Vec::new();
     match (daemon, args.session) {
         (None, Some(_)) => {
             return Err(
@@ -247,6 +247,8 @@ async fn place(daemon: Option<&mut UnixClient>, args: &TestArgs) -> Result<Place
         (None, None) => {}
         (Some(daemon), session) => {
             let listed = daemon.workers().await?.workers;
+            let there = listed.iter().filter(|it| it.state == "online");
+            online.extend(there.map(|it| it.id.clone()));
             workers.extend(
                 listed
                     .into_iter()
@@ -267,12 +269,8 @@ async fn place(daemon: Option<&mut UnixClient>, args: &TestArgs) -> Result<Place
             }
         }
     }
-    if place.worker.is_empty() {
-        place.worker = match workers.keys().collect::<Vec<_>>().as_slice() {
-            [only] => (*only).clone(),
-            _ => LOCAL_WORKER.to_owned(),
-        };
-    }
+    let online = online.iter().map(String::as_str);
+    place.worker = session_worker(&place.worker, online);
     let labels = workers.remove(&place.worker).unwrap_or_default();
     place.isolation = Isolation::of_worker(&place.worker, &labels);
     Ok(place)

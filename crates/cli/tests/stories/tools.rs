@@ -746,3 +746,32 @@ async fn what_a_rule_keeps_back_is_neither_listed_nor_found() {
     let found = call(&machine, "search", json!({"pattern": "TOP"})).await;
     assert!(found.starts_with("open:1:not TOPSECRET\n["), "{found}");
 }
+
+#[tokio::test]
+async fn a_test_of_the_policy_takes_the_worker_that_the_daemon_takes() {
+    let machine = machine("");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    for id in ["gone", "box"] {
+        let worker = Running::start_with_talk(&machine, &["worker", "--daemon-id", id]);
+        let mut events =
+            Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
+        loop {
+            let row: Value = serde_json::from_str(&events.line().await).unwrap();
+            if row["kind"] == "worker_online" && row["data"]["worker"] == id {
+                break;
+            }
+        }
+        if id == "gone" {
+            worker.signal(rustix::process::Signal::TERM);
+            assert!(worker.ends().await.success());
+            events.prints("worker_offline").await;
+        } else {
+            let test = ["policy", "test", "--json", "--", "ls"];
+            let tested = machine.runs(&test).await.json();
+            assert_eq!(
+                (&tested["worker"], &tested["action"]),
+                (&json!("box"), &json!("ask"))
+            );
+        }
+    }
+}
