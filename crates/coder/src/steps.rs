@@ -76,15 +76,17 @@ impl Work<'_> {
 
     /// Answers a request for a summary that the daemon makes: what is kept stands in it as it was.
     pub(crate) async fn summarise(mut self) -> Result<Completion, TurnError> {
-        let summary = match self.summary().await {
+        let summary = match self.summary().await? {
             Ok(summary) => summary,
-            Err(Stop::Finished(finish_reason)) => {
-                return Ok(Completion {
-                    finish_reason,
-                    usage: Some(self.used),
-                });
-            }
-            Err(Stop::Failed(error)) => return Err(error),
+            Err(error) => match self.tell(error).await {
+                Stop::Finished(finish_reason) => {
+                    return Ok(Completion {
+                        finish_reason,
+                        usage: Some(self.used),
+                    });
+                }
+                Stop::Failed(error) => return Err(error),
+            },
         };
         let text = self.conversation.kept().with_summary(&summary);
         self.turn.text_delta(text).await?;
@@ -119,6 +121,8 @@ impl Work<'_> {
             self.remember(&answer.calls).await?;
             let results = self.tools.run(self.turn, &answer.calls).await?;
             let steers = self.steers();
+            let patch = self.conversation.heard(&answer.calls, &results);
+            self.save(patch).await?;
             let patch = self.conversation.results(results, &steers);
             self.save(patch).await?;
         }
@@ -197,7 +201,7 @@ impl Work<'_> {
                     self.thinking = Thinking::Off;
                 }
                 ModelError::Refused { ref message, .. }
-                    if message.contains("too long") && tries == 1 && messages.len() > 1 =>
+                    if is_too_long(message) && tries == 1 && messages.len() > 1 =>
                 {
                     self.compact().await?;
                     return Box::pin(self.answer()).await;
@@ -237,27 +241,32 @@ impl Work<'_> {
     }
 
     /// Keeps what there is of an answer and tells the person why there is no more.
-    async fn explain(&mut self, error: ModelError) -> Stop {
-        let sentence = error.to_string();
-        let (reason, assembly) = match error {
-            ModelError::Send(error) => return Stop::Failed(error.into()),
-            ModelError::Budget(_) => (FinishReason::Budget, None),
-            ModelError::Refused { .. } | ModelError::Unreachable(_) => (FinishReason::Error, None),
-            ModelError::Broken { assembly, .. } => (FinishReason::Error, Some(assembly)),
-            ModelError::Cancelled(assembly) => (FinishReason::Cancelled, Some(assembly)),
-        };
-        if let Some(assembly) = assembly {
-            let patch = self.conversation.broken_off(&assembly.partial());
+    async fn explain(&mut self, mut error: ModelError) -> Stop {
+        if let ModelError::Broken { assembly, .. } | ModelError::Cancelled(assembly) = &mut error {
+            let partial = std::mem::take(assembly).partial();
+            let patch = self.conversation.broken_off(&partial);
             if let Err(error) = self.save(patch).await {
                 return Stop::Failed(error);
             }
         }
-        if reason != FinishReason::Cancelled
-            && let Err(error) = self.say(&sentence).await
-        {
-            return Stop::Failed(error);
+        self.tell(error).await
+    }
+
+    /// Tells the person why there is no answer.
+    async fn tell(&mut self, error: ModelError) -> Stop {
+        let sentence = error.to_string();
+        let reason = match error {
+            ModelError::Send(error) => return Stop::Failed(error.into()),
+            ModelError::Budget(_) => FinishReason::Budget,
+            ModelError::Cancelled(_) => return Stop::Finished(FinishReason::Cancelled),
+            ModelError::Refused { .. } | ModelError::Unreachable(_) | ModelError::Broken { .. } => {
+                FinishReason::Error
+            }
+        };
+        match self.say(&sentence).await {
+            Ok(()) => Stop::Finished(reason),
+            Err(error) => Stop::Failed(error),
         }
-        Stop::Finished(reason)
     }
 
     /// Says something of the agent's own.
@@ -270,15 +279,16 @@ impl Work<'_> {
         Ok(self.turn.text_delta(separated).await?)
     }
 
-    /// Lets a summary stand for the conversation. Where the model gives none, what is kept does.
+    /// Lets a summary stand for the conversation. Where it is too long even for that, what is kept
+    /// does; after any other error it stays as it is, and the person is told.
     async fn compact(&mut self) -> Result<(), Stop> {
         let before = self.conversation.tokens();
-        let summary = match self.summary().await {
+        let summary = match self.summary().await? {
             Ok(summary) => summary,
-            Err(Stop::Finished(FinishReason::Error)) => {
+            Err(ModelError::Refused { message, .. }) if is_too_long(&message) => {
                 "The conversation before this could not be summarised. Look at the files to see how far the work is.".to_owned()
             }
-            Err(stop) => return Err(stop),
+            Err(error) => return Err(self.tell(error).await),
         };
         let patch = self.conversation.compacted(&summary);
         self.save(patch).await?;
@@ -289,7 +299,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    async fn summary(&mut self) -> Result<String, Stop> {
+    async fn summary(&mut self) -> Result<Result<String, ModelError>, TurnError> {
         let mut messages = self.conversation.messages().to_vec();
         messages.push(serde_json::json!({
             "role": "user", "content": [{ "type": "text", "text": kept::REQUEST }],
@@ -299,13 +309,18 @@ impl Work<'_> {
         let shown = Shown::nothing(self.turn, &mut unseen);
         let answer = match model::ask(self.http, &self.gateway, &request, self.turn, shown).await {
             Ok(answer) => answer,
-            Err(error) => return Err(self.explain(error).await),
+            Err(error) => return Ok(Err(error)),
         };
         self.count(&answer).await?;
         let summary = answer.text();
         let (rules, questions) = kept::listed(&summary);
         let patch = self.conversation.note(rules, questions, &[]);
         self.save(patch).await?;
-        Ok(summary)
+        Ok(Ok(summary))
     }
+}
+
+/// Whether a provider refused because the conversation does not fit.
+fn is_too_long(message: &str) -> bool {
+    message.contains("too long")
 }

@@ -11,11 +11,14 @@
 use quintet_models::Usage;
 use serde_json::{Value, json};
 
-use super::answer::Answer;
+use super::answer::{Answer, Call};
 use super::kept::Kept;
 
 /// The version of the state's shape.
 const VERSION: u64 = 1;
+
+/// The tool by which the person is asked.
+const ASK_USER: &str = "ask_user";
 
 /// Bytes of JSON for a token, where the model has not counted.
 const BYTES_PER_TOKEN: usize = 4;
@@ -133,6 +136,18 @@ impl Conversation {
         self.push(json!({ "role": "assistant", "content": content }))
     }
 
+    /// Keeps what the person answered to questions, as it was said.
+    pub fn heard(&mut self, calls: &[Call], results: &[Value]) -> Patch {
+        let asked = calls.iter().zip(results);
+        let asked = asked.filter(|(call, _)| call.name == ASK_USER);
+        let mut patch = Vec::new();
+        for (_, result) in asked.filter(|(_, result)| result["is_error"] != true) {
+            self.kept.request(&text_of(&result["content"]));
+            patch = vec![self.kept_patch()];
+        }
+        patch
+    }
+
     /// Adds the results of an answer's calls, and what the person said meanwhile.
     pub fn results(&mut self, results: Vec<Value>, said: &[String]) -> Patch {
         let mut content = results;
@@ -216,6 +231,16 @@ fn user(text: &str) -> Value {
     json!({ "role": "user", "content": [{ "type": "text", "text": text }] })
 }
 
+/// The text of a result.
+fn text_of(content: &Value) -> String {
+    if let Some(text) = content.as_str() {
+        return text.to_owned();
+    }
+    let blocks = content.as_array().into_iter().flatten();
+    let texts: Vec<&str> = blocks.filter_map(|block| block["text"].as_str()).collect();
+    texts.join("\n")
+}
+
 /// A block with the result of a call.
 pub fn result(id: &str, content: &Value, is_error: bool) -> Value {
     json!({ "type": "tool_result", "tool_use_id": id, "content": content, "is_error": is_error })
@@ -268,6 +293,32 @@ mod tests {
                 ..Usage::default()
             },
         }
+    }
+
+    #[test]
+    fn what_the_person_answered_is_kept_as_it_was_said() {
+        let call = |name: &str| Call {
+            id: name.to_owned(),
+            name: name.to_owned(),
+            input: serde_json::Map::new(),
+        };
+        let mut conversation = Conversation::default();
+        conversation.say("Paint it.", &[]);
+        let calls = [call("exec"), call("ask_user"), call("ask_user")];
+        let results = [
+            result("exec", &json!("made"), false),
+            result(
+                "ask_user",
+                &json!([{"type": "text", "text": "Which? PURPLE, never red"}]),
+                false,
+            ),
+            result("ask_user", &json!("nobody answered"), true),
+        ];
+        let patch = conversation.heard(&calls, &results);
+        assert_eq!(patch.len(), 1);
+        let requests = &conversation.kept().requests;
+        assert_eq!(*requests, ["Paint it.", "Which? PURPLE, never red"]);
+        assert!(conversation.heard(&calls[..1], &results[..1]).is_empty());
     }
 
     #[test]

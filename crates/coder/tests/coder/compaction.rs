@@ -79,11 +79,46 @@ async fn a_large_conversation_is_summarised_before_the_next_call() {
 }
 
 #[tokio::test]
-async fn without_a_summary_what_is_kept_stands_alone() {
+async fn an_error_during_the_summary_ends_the_turn_and_leaves_the_conversation() {
+    for (status, kind) in [(403, "permission_error"), (401, "authentication_error")] {
+        let bed = Bed::with(
+            vec![
+                large(vec![exec()]),
+                Reply::error(status, kind, "not now"),
+                Reply::text(SUMMARY),
+                Reply::text("Went on."),
+            ],
+            json!({"context_tokens": 10_000}),
+        )
+        .await;
+        let end = bed.say(TASK).await;
+        let TurnEnd::Completed { finish_reason, .. } = &end else {
+            panic!("{end:?}");
+        };
+        assert_eq!(*finish_reason, FinishReason::Error);
+        assert_eq!(bed.text().matches("not now").count(), 1, "{}", bed.text());
+        let state = bed.agent.state().await;
+        let kept = state["messages"].to_string();
+        assert!(kept.contains("tool_result"), "{kept}");
+        assert!(!kept.contains("could not be summarised"), "{kept}");
+
+        let end = bed.say("go on").await;
+        assert!(completed(&end), "{end:?}");
+        let text = messages(&bed.asked()[3])[0]["content"][0]["text"].clone();
+        assert!(
+            text.as_str().unwrap().contains("The lexer is done."),
+            "{text}"
+        );
+        bed.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_long_to_be_summarised_leaves_what_is_kept() {
     let bed = Bed::with(
         vec![
             large(vec![exec()]),
-            Reply::error(529, "overloaded_error", "overloaded"),
+            Reply::error(400, "invalid_request_error", "prompt is too long"),
             Reply::text("Went on."),
         ],
         json!({"context_tokens": 10_000}),
