@@ -18,10 +18,8 @@ pub(crate) enum Talkative {
 }
 
 pub(crate) fn start(global: &GlobalArgs, talkative: Talkative) {
-    let level = level(global, talkative);
-    let filter = EnvFilter::builder()
-        .with_default_directive(level.into())
-        .from_env_lossy();
+    let named = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+    let filter = filter(level(global, talkative), &named);
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -31,6 +29,18 @@ pub(crate) fn start(global: &GlobalArgs, talkative: Talkative) {
         LogFormat::Text => builder.with_target(false).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
+}
+
+/// What is logged: at the level, and as `RUST_LOG` says. rmcp tells of every connection and request
+/// of every turn at INFO, which is nothing to a person.
+fn filter(level: LevelFilter, named: &str) -> EnvFilter {
+    let rmcp = match level {
+        LevelFilter::INFO => LevelFilter::WARN,
+        level => level,
+    };
+    let by_level = format!("{level},rmcp={rmcp}");
+    let directives = if named.is_empty() { &by_level } else { named };
+    EnvFilter::builder().parse_lossy(directives)
 }
 
 fn level(global: &GlobalArgs, talkative: Talkative) -> LevelFilter {
@@ -58,6 +68,18 @@ fn colour() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rmcp_is_heard_when_it_is_asked_for() {
+        for (level, named, want) in [
+            (LevelFilter::INFO, "", "rmcp=warn,info"),
+            (LevelFilter::ERROR, "", "rmcp=error,error"),
+            (LevelFilter::DEBUG, "", "rmcp=debug,debug"),
+            (LevelFilter::INFO, "rmcp=trace,info", "rmcp=trace,info"),
+        ] {
+            assert_eq!(filter(level, named).to_string(), want, "{named}");
+        }
+    }
 
     #[test]
     fn verbose_and_quiet_move_the_level() {
