@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::process::Process;
 use crate::tool::{Content, MAX_RESULT, ToolOutcome, ToolSpec};
@@ -26,6 +28,9 @@ const SEPARATOR: &str = "__";
 
 /// How long a server may take to start and list its tools.
 const START: Duration = Duration::from_secs(30);
+
+/// How long a listing waits for a server that is started for the first time; it goes on starting.
+const FIRST_START: Duration = Duration::from_secs(5);
 
 /// How long a URL's connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -118,6 +123,8 @@ pub struct Externals {
     cwd: PathBuf,
     /// Short sections without an await.
     servers: SyncMutex<BTreeMap<String, Arc<Server>>>,
+    /// Servers that are being started.
+    starting: TaskTracker,
 }
 
 impl Externals {
@@ -127,6 +134,7 @@ impl Externals {
             base_env,
             cwd,
             servers: SyncMutex::default(),
+            starting: TaskTracker::new(),
         }
     }
 
@@ -150,6 +158,8 @@ impl Externals {
                         spec,
                         base_env: self.base_env.clone(),
                         cwd: self.cwd.clone(),
+                        late: AtomicBool::new(false),
+                        stop: CancellationToken::new(),
                         state: Mutex::new(State::new()),
                     })
                 });
@@ -160,16 +170,22 @@ impl Externals {
         }
     }
 
-    /// The tools of every server that can be reached; the others are logged and left out.
+    /// The tools of every server that is ready. One that is not is started beside, is logged once,
+    /// and is not waited for again until it has come.
     pub async fn list(&self) -> Vec<ExternalTool> {
         let servers: Vec<Arc<Server>> = self.servers().values().cloned().collect();
-        let listed = servers.iter().map(|server| server.tools());
+        let listed = servers.iter().map(|server| server.ready(&self.starting));
         let mut tools = Vec::new();
         for (server, listed) in servers.iter().zip(join_all(listed).await) {
             match listed {
-                Ok(found) => tools.extend(found.iter().cloned()),
+                Ok(found) => {
+                    server.late.store(false, Ordering::Relaxed);
+                    tools.extend(found.iter().cloned());
+                }
                 Err(error) => {
-                    tracing::warn!(server = server.name, %error, "its tools are left out");
+                    if !server.late.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(server = server.name, %error, "its tools are left out until it is there");
+                    }
                 }
             }
         }
@@ -262,6 +278,10 @@ struct Server {
     spec: ServerSpec,
     base_env: Vec<(OsString, OsString)>,
     cwd: PathBuf,
+    /// It was not ready when its tools were last listed.
+    late: AtomicBool,
+    /// Ends a start that is under way.
+    stop: CancellationToken,
     /// Held while it is started, so that it is started once; not during calls.
     state: Mutex<State>,
 }
@@ -297,6 +317,34 @@ impl State {
 }
 
 impl Server {
+    /// Its tools, if it is ready or is so soon at its first start; a start goes on by itself.
+    async fn ready(
+        self: &Arc<Self>,
+        starting: &TaskTracker,
+    ) -> Result<Arc<Vec<ExternalTool>>, CallError> {
+        let not_yet = || CallError::Unavailable {
+            server: self.name.clone(),
+            reason: "it has not started yet".to_owned(),
+        };
+        let late = self.late.load(Ordering::Relaxed);
+        match self.state.try_lock() {
+            Ok(state) if late && state.running.is_some() => {}
+            Ok(_) if late => {
+                let server = self.clone();
+                starting.spawn(async move { server.tools().await });
+                return Err(not_yet());
+            }
+            Err(_) if late => return Err(not_yet()),
+            _ => {}
+        }
+        let server = self.clone();
+        let started = starting.spawn(async move { server.tools().await });
+        match tokio::time::timeout(FIRST_START, started).await {
+            Ok(Ok(tools)) => tools,
+            Ok(Err(_)) | Err(_) => Err(not_yet()),
+        }
+    }
+
     async fn tools(&self) -> Result<Arc<Vec<ExternalTool>>, CallError> {
         let mut state = self.state.lock().await;
         self.started(&mut state)
@@ -381,7 +429,11 @@ impl Server {
                     )));
                 }
             }
-            match tokio::time::timeout(START, self.start()).await {
+            let starting = tokio::time::timeout(START, self.start());
+            let Some(started) = self.stop.run_until_cancelled(starting).await else {
+                return Err(unavailable("it is configured no more".to_owned()));
+            };
+            match started {
                 Ok(Ok(running)) => {
                     state.backoff.connected(state.epoch.elapsed());
                     state.failed = None;
@@ -487,6 +539,7 @@ impl Server {
     }
 
     async fn end(&self) {
+        self.stop.cancel();
         let running = self.state.lock().await.running.take();
         if let Some(Running {
             mut service,

@@ -458,6 +458,39 @@ async fn a_server_that_does_not_start_says_why() {
 }
 
 #[tokio::test]
+async fn a_server_that_hangs_holds_nobody_up_and_comes_when_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/peers/server.py");
+    let line = format!(
+        "while [ ! -e {} ]; do sleep 0.05; done; exec python3 {}",
+        go.display(),
+        script.display()
+    );
+    let hangs = ServerSpec::Command {
+        command: vec!["sh".into(), "-c".into(), line],
+        env: BTreeMap::new(),
+    };
+    let externals = externals(&[("hangs", hangs), ("peer", peer(&[]))]).await;
+    let of = |tools: &[quintet_mcp::ExternalTool], server: &str| {
+        tools.iter().any(|tool| tool.server == server)
+    };
+    let soon = Duration::from_secs(15);
+    for _ in 0..3 {
+        let listed = timeout(soon, externals.list()).await.unwrap();
+        assert!(of(&listed, "peer") && !of(&listed, "hangs"));
+    }
+    std::fs::write(&go, "").unwrap();
+    let come = async {
+        while !of(&externals.list().await, "hangs") {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(DEADLINE, come).await.unwrap();
+    externals.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_cancelled_call_ends_and_the_server_lives() {
     let externals = externals(&[("peer", peer(&[]))]).await;
     let cancel = CancellationToken::new();
