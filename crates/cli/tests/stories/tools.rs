@@ -775,3 +775,15 @@ async fn a_test_of_the_policy_takes_the_worker_that_the_daemon_takes() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_new_file_is_told_of_as_created() {
+    let machine = machine("");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let write = json!({"path": "a/new.txt", "content": "x"});
+    assert_eq!(
+        data(&machine, "write_file", write.clone()).await["created"],
+        true
+    );
+    assert_eq!(data(&machine, "write_file", write).await["created"], false);
+}

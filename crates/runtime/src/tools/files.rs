@@ -47,6 +47,11 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// Whether there is something at the path.
+    pub(super) fn exists(&self) -> bool {
+        Root::open(&self.root).is_ok_and(|root| root.look(&self.name).is_ok())
+    }
+
     /// What a path means in a workspace. By its words: the kernel holds the root when it is opened.
     pub(super) fn new(workspace: &Path, path: &str) -> Self {
         let joined = workspace.join(path);

@@ -87,13 +87,15 @@ impl ToolServer {
             content: String,
         }
         let Arguments { path, content } = read(arguments)?;
+        let there = target.clone();
+        let created = !blocking(move || there.exists()).await?;
         let target = target(call, &path);
         self.begin_with(call, &target, cancelled).await?;
         let _writing = self.runtime.tools.writing.lock().await;
         let (bytes, shown) = (content.len(), target.shown.clone());
         self.write(call, &target, content).await?;
         Ok(ToolOutcome::text(format!("wrote {shown}, {bytes} bytes"))
-            .with_structured(json!({ "path": shown, "bytes": bytes })))
+            .with_structured(json!({ "path": shown, "bytes": bytes, "created": created })))
     }
 
     pub(super) async fn edit_file(
