@@ -4,6 +4,7 @@
     call NAME JSON     calls the tool and says its text; "failed: " before it when it failed
     data NAME JSON     the same, with the result's data
     tools              says the names of all tools
+    late NAME JSON     the same as call, and tells of the call some time after it was made
     race JSON          calls every [name, arguments] of the list at once, says the order of their ends
     token              says mcp_url and mcp_token
     config KEY         says what `init` has under that key
@@ -55,10 +56,20 @@ def request(method, params=None):
                 return json.loads(line[5:])["result"]
 
 
-def call(name, arguments):
-    result = request("tools/call", {"name": name, "arguments": arguments})
+def call(name, arguments, call_id=None):
+    params = {"name": name, "arguments": arguments}
+    if call_id:
+        params["_meta"] = {"quintet/call_id": call_id}
+    result = request("tools/call", params)
     text = "\n".join(block.get("text", "") for block in result["content"])
     return ("failed: " if result.get("isError") else "") + text, result.get("structuredContent")
+
+
+def late(name, arguments):
+    element = {"type": "tool_call", "call_id": "c1", "name": name, "arguments": arguments}
+    message = {"type": "stream_update", "message_id": f"out_{turns}", "element": element}
+    threading.Timer(0.3, send, [message]).start()
+    return call(name, arguments, "c1")
 
 
 def race(calls):
@@ -83,6 +94,9 @@ def answer(text):
         name, _, arguments = rest.partition(" ")
         said, data = call(name, json.loads(arguments or "{}"))
         return said if command == "call" else json.dumps(data)
+    if command == "late":
+        name, _, arguments = rest.partition(" ")
+        return late(name, json.loads(arguments))[0]
     if command == "tools":
         return " ".join(tool["name"] for tool in request("tools/list")["tools"])
     if command == "race":

@@ -787,3 +787,23 @@ async fn a_new_file_is_told_of_as_created() {
     );
     assert_eq!(data(&machine, "write_file", write).await["created"], false);
 }
+
+#[tokio::test]
+async fn a_question_comes_after_the_call_that_asks_it() {
+    let machine = machine("");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let questions = json!({"questions": [{"question": "Which?"}]});
+    let asking = send(&machine, &format!("late ask_user {questions}"));
+    machine.sees("ask_user", 1).await;
+    machine.runs(&["reply", "1", "this"]).await.succeeds();
+    asking.ends().await.succeeds();
+    let said = machine.runs(&["events", "--json"]).await.succeeds();
+    let rows = said
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let kinds = rows.map(|row| row["kind"].as_str().unwrap().to_owned());
+    let order: Vec<String> = kinds
+        .filter(|kind| kind == "ask_user" || kind == "tool_call")
+        .collect();
+    assert_eq!(order, ["tool_call", "ask_user"]);
+}

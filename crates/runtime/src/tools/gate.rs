@@ -172,6 +172,7 @@ impl ToolServer {
                 ),
             });
         };
+        self.announced(call, &turn).await;
         let mut expected = self.runtime.coordinator.answers().expect();
         let (session, id, key) = (call.session.id, turn.id, expected.key().to_owned());
         let requested = self
@@ -265,6 +266,13 @@ impl ToolServer {
             // A person was faster, or the turn is over: either is being told.
             (Err(Refusal::Conflict(_)), _) => Ok(None),
             (Err(refusal), _) => Err(refusal.into()),
+        }
+    }
+
+    /// Waits until those who watch have seen the call that a person is asked about.
+    pub(super) async fn announced(&self, call: &Call, turn: &Turn) {
+        if let Some(id) = &call.agents_id {
+            turn.announced(id).await;
         }
     }
 

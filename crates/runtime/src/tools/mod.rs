@@ -388,6 +388,7 @@ impl ToolServer {
         let Some(turn) = self.turn(call) else {
             return Err("no turn is running to ask in".to_owned());
         };
+        self.announced(call, &turn).await;
         let mut expected = self.runtime.coordinator.answers().expect();
         let (session, id, key) = (call.session.id, turn.id, expected.key().to_owned());
         let asked = questions.clone();

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use quintet_agent::proto::message::{AgentId, ApprovalResult, InboundMessage};
 use quintet_agent::{
@@ -9,7 +10,7 @@ use quintet_agent::{
 };
 use rust_decimal::Decimal;
 use serde_json::json;
-use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard, watch};
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard, Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Recorder;
@@ -30,6 +31,9 @@ const MAX_IN_FLIGHT: usize = 4;
 /// What a turn is told whose rows the database refused.
 const NOT_WRITTEN: &str = "what the agent said could not be written";
 
+/// How long a question waits for the agent's own word of the call that asks it.
+const ANNOUNCED: Duration = Duration::from_secs(1);
+
 /// A turn that runs.
 pub(crate) struct Turn {
     session: u64,
@@ -39,6 +43,8 @@ pub(crate) struct Turn {
     allowance: Option<Decimal>,
     /// Held while rows of the turn are written, so that none follows its end.
     gate: AsyncMutex<Gate>,
+    /// Told of when something of the agent was recorded.
+    recorded: Notify,
     cancelled: CancellationToken,
     ended: CancellationToken,
 }
@@ -117,6 +123,7 @@ impl Turn {
                 in_flight: VecDeque::new(),
                 lost: None,
             }),
+            recorded: Notify::new(),
             cancelled: CancellationToken::new(),
             ended: CancellationToken::new(),
         }
@@ -158,6 +165,22 @@ impl Turn {
     /// Waits until it is over.
     pub(crate) async fn over(&self) {
         self.ended.cancelled().await;
+    }
+
+    /// Waits until the agent's own word of a call is in the journal: it comes on another connection
+    /// than the call, and what a person is asked because of the call belongs behind it. An agent
+    /// that does not say it is not waited for long.
+    pub(crate) async fn announced(&self, call_id: &str) {
+        let said = async {
+            loop {
+                let more = self.recorded.notified();
+                if self.gate.lock().await.recorder.is_pending(call_id) {
+                    return;
+                }
+                more.await;
+            }
+        };
+        let _ = tokio::time::timeout(ANNOUNCED, said).await;
     }
 
     /// Writes a row of the turn; of its session when the turn is over.
@@ -361,7 +384,9 @@ impl TurnObserver {
         }
         rows.extend(gate.recorder.record(elements));
         rows.extend(state.map(|row| row.in_turn(turn.session, turn.id)));
-        gate.append(&self.db, rows).await
+        let appended = gate.append(&self.db, rows).await;
+        turn.recorded.notify_waiters();
+        appended
     }
 
     /// Records what is not output, outside of a turn.

@@ -40,6 +40,11 @@ impl Recorder {
         }
     }
 
+    /// Whether a call was told of and has no result yet.
+    pub(crate) fn is_pending(&self, call_id: &str) -> bool {
+        self.pending_calls.contains(call_id)
+    }
+
     /// The rows of elements that arrived together, in order.
     pub(crate) fn record(
         &mut self,
