@@ -730,6 +730,47 @@ async fn the_policy_is_explained_with_and_without_a_daemon() {
 }
 
 #[tokio::test]
+async fn a_question_comes_after_the_call_that_asks_it() {
+    let machine = machine("");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let questions = json!({"questions": [{"question": "Which?"}]});
+    let asking = send(&machine, &format!("late ask_user {questions}"));
+    machine.sees("ask_user", 1).await;
+    machine.runs(&["reply", "1", "this"]).await.succeeds();
+    asking.ends().await.succeeds();
+    let said = machine.runs(&["events", "--json"]).await.succeeds();
+    let rows = said
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let kinds = rows.map(|row| row["kind"].as_str().unwrap().to_owned());
+    let order: Vec<String> = kinds
+        .filter(|kind| kind == "ask_user" || kind == "tool_call")
+        .collect();
+    assert_eq!(order, ["tool_call", "ask_user"]);
+}
+
+#[tokio::test]
+async fn an_edit_of_what_changed_is_refused_after_a_restart_too() {
+    let machine = machine("");
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let file = space(&machine).join("a.txt");
+    std::fs::write(&file, "one\n").unwrap();
+    call(&machine, "read_file", json!({"path": "a.txt"})).await;
+    assert!(daemon.stops().await.success());
+    std::fs::write(&file, "one\ntwo\n").unwrap();
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let edit = json!({"path": "a.txt", "old": "one", "new": "1"});
+    let refused = call(&machine, "edit_file", edit.clone()).await;
+    assert!(
+        refused.contains("a.txt was changed since you read it"),
+        "{refused}"
+    );
+    call(&machine, "read_file", json!({"path": "a.txt"})).await;
+    let edited = call(&machine, "edit_file", edit).await;
+    assert!(edited.starts_with("edited a.txt"), "{edited}");
+}
+
+#[tokio::test]
 async fn what_a_rule_keeps_back_is_neither_listed_nor_found() {
     let machine = machine("[policy]\nrules = [{ path = \"secrets/**\", action = \"deny\" }]");
     let _daemon = machine.up_with(&["--no-worker"]).await;
@@ -745,6 +786,18 @@ async fn what_a_rule_keeps_back_is_neither_listed_nor_found() {
     assert!(listed.contains("kept back by the policy"), "{listed}");
     let found = call(&machine, "search", json!({"pattern": "TOP"})).await;
     assert!(found.starts_with("open:1:not TOPSECRET\n["), "{found}");
+}
+
+#[tokio::test]
+async fn a_new_file_is_told_of_as_created() {
+    let machine = machine("");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let write = json!({"path": "a/new.txt", "content": "x"});
+    assert_eq!(
+        data(&machine, "write_file", write.clone()).await["created"],
+        true
+    );
+    assert_eq!(data(&machine, "write_file", write).await["created"], false);
 }
 
 #[tokio::test]
@@ -774,36 +827,4 @@ async fn a_test_of_the_policy_takes_the_worker_that_the_daemon_takes() {
             );
         }
     }
-}
-
-#[tokio::test]
-async fn a_new_file_is_told_of_as_created() {
-    let machine = machine("");
-    let _daemon = machine.up_with(&["--no-worker"]).await;
-    let write = json!({"path": "a/new.txt", "content": "x"});
-    assert_eq!(
-        data(&machine, "write_file", write.clone()).await["created"],
-        true
-    );
-    assert_eq!(data(&machine, "write_file", write).await["created"], false);
-}
-
-#[tokio::test]
-async fn a_question_comes_after_the_call_that_asks_it() {
-    let machine = machine("");
-    let _daemon = machine.up_with(&["--no-worker"]).await;
-    let questions = json!({"questions": [{"question": "Which?"}]});
-    let asking = send(&machine, &format!("late ask_user {questions}"));
-    machine.sees("ask_user", 1).await;
-    machine.runs(&["reply", "1", "this"]).await.succeeds();
-    asking.ends().await.succeeds();
-    let said = machine.runs(&["events", "--json"]).await.succeeds();
-    let rows = said
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let kinds = rows.map(|row| row["kind"].as_str().unwrap().to_owned());
-    let order: Vec<String> = kinds
-        .filter(|kind| kind == "ask_user" || kind == "tool_call")
-        .collect();
-    assert_eq!(order, ["tool_call", "ask_user"]);
 }

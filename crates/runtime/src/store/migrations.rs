@@ -14,6 +14,7 @@ const STEPS: &[&str] = &[
     include_str!("../channel/schema_asks.sql"),
     include_str!("schema_8.sql"),
     include_str!("schema_9.sql"),
+    include_str!("schema_10.sql"),
 ];
 
 /// Brings the database to the newest format.

@@ -52,11 +52,7 @@ impl ToolServer {
             None => {
                 let file = target.clone();
                 let text = blocking(move || file.read()).await?.map_err(said)?;
-                let seen = Seen::of(&text, now_millis());
-                self.runtime
-                    .tools
-                    .memory
-                    .see(call.instance.as_str(), &target.path(), seen);
+                self.see(call, &target, Seen::of(&text, now_millis())).await;
                 text
             }
         };
@@ -87,12 +83,12 @@ impl ToolServer {
             content: String,
         }
         let Arguments { path, content } = read(arguments)?;
-        let there = target.clone();
-        let created = !blocking(move || there.exists()).await?;
         let target = target(call, &path);
         self.begin_with(call, &target, cancelled).await?;
         let _writing = self.runtime.tools.writing.lock().await;
         let (bytes, shown) = (content.len(), target.shown.clone());
+        let there = target.clone();
+        let created = !blocking(move || there.exists()).await?;
         self.write(call, &target, content).await?;
         Ok(ToolOutcome::text(format!("wrote {shown}, {bytes} bytes"))
             .with_structured(json!({ "path": shown, "bytes": bytes, "created": created })))
@@ -117,12 +113,7 @@ impl ToolServer {
         let _writing = self.runtime.tools.writing.lock().await;
         let file = target.clone();
         let text = blocking(move || file.read()).await?.map_err(said)?;
-        let seen = self
-            .runtime
-            .tools
-            .memory
-            .seen(call.instance.as_str(), &target.path());
-        if let Some(seen) = seen
+        if let Some(seen) = self.seen(call, &target).await
             && !seen.is(&text)
         {
             return Err(self.stale(call, &target, &seen, &text).await);
@@ -152,13 +143,41 @@ impl ToolServer {
         } else {
             writing.await?;
         }
-        self.runtime.tools.memory.wrote(
-            call.instance.as_str(),
-            &target.path(),
-            &text,
-            now_millis(),
-        );
+        let now = now_millis();
+        let memory = &self.runtime.tools.memory;
+        memory.wrote(call.instance.as_str(), &target.path(), &text, now);
+        self.see(call, target, Seen::of(&text, now)).await;
         Ok(())
+    }
+
+    /// Notes what an instance has seen of a file.
+    async fn see(&self, call: &Call, target: &Target, seen: Seen) {
+        let path = target.path();
+        if let Err(error) = seen.keep(&self.runtime.db, call.session.id, &path).await {
+            tracing::warn!(%error, "what was read of a file is not known after a restart");
+        }
+        let memory = &self.runtime.tools.memory;
+        memory.see(call.instance.as_str(), &path, seen);
+    }
+
+    /// What an instance last saw of a file, also before the daemon was started.
+    async fn seen(&self, call: &Call, target: &Target) -> Option<Seen> {
+        let path = target.path();
+        if let Some(seen) = self
+            .runtime
+            .tools
+            .memory
+            .seen(call.instance.as_str(), &path)
+        {
+            return Some(seen);
+        }
+        match Seen::kept(&self.runtime.db, call.session.id, &path).await {
+            Ok(seen) => seen,
+            Err(error) => {
+                tracing::warn!(%error, "what was read of a file is not known");
+                None
+            }
+        }
     }
 
     /// Says who changed a file since the instance read it, and how.
@@ -169,7 +188,9 @@ impl ToolServer {
         };
         let how = match &seen.text {
             Some(before) => diff(&target.shown, before, text),
-            None => "it is too long to show the difference".to_owned(),
+            None => {
+                "it is too long to show the difference, or was read before a restart".to_owned()
+            }
         };
         format!(
             "{} was changed since you read it, {by}. Read it again before you edit it. What changed:\n{how}",
@@ -304,6 +325,11 @@ fn found_text(found: &find::Found, nothing: &str, narrower: &str) -> String {
     if found.more {
         text.push_str(&format!("\n[there is more; {narrower}]"));
     }
+    match found.kept_back {
+        0 => {}
+        1 => text.push_str("\n[1 path is kept back by the policy]"),
+        many => text.push_str(&format!("\n[{many} paths are kept back by the policy]")),
+    }
     text
 }
 
@@ -319,8 +345,3 @@ fn diff(path: &str, before: &str, after: &str) -> String {
         None => text,
     }
 }
-    match found.kept_back {
-        0 => {}
-        1 => text.push_str("\n[1 path is kept back by the policy]"),
-        many => text.push_str(&format!("\n[{many} paths are kept back by the policy]")),
-    }

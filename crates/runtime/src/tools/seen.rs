@@ -1,10 +1,15 @@
 //! What each instance has read, so that it never edits what it has not seen.
+//!
+//! The texts are in memory, to show what changed; that a file changed is known after a restart too.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rusqlite::OptionalExtension;
 use sha2::{Digest, Sha256};
+
+use crate::store::{Db, StoreError};
 
 /// Files that are remembered for one instance; the longest unread is forgotten first.
 const PER_INSTANCE: usize = 256;
@@ -32,6 +37,51 @@ impl Seen {
             text: (text.len() <= MAX_TEXT).then(|| text.into()),
             at_millis,
         }
+    }
+
+    /// Makes it durable, and forgets the oldest beyond the bound.
+    pub(super) async fn keep(&self, db: &Db, session: u64, path: &Path) -> Result<(), StoreError> {
+        let (hash, at, path) = (self.hash, self.at_millis, path.display().to_string());
+        db.write(move |tx| {
+            tx.sql()
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO seen_files (session, path, hash, at_millis)
+                     VALUES (?, ?, ?, ?)",
+                )?
+                .execute((session.cast_signed(), path, hash, at))?;
+            tx.sql()
+                .prepare_cached(
+                    "DELETE FROM seen_files WHERE session = ?1 AND path IN
+                         (SELECT path FROM seen_files WHERE session = ?1
+                          ORDER BY at_millis DESC LIMIT -1 OFFSET ?2)",
+                )?
+                .execute((session.cast_signed(), PER_INSTANCE as i64))?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// What a session last saw of a file, as it was kept.
+    pub(super) async fn kept(
+        db: &Db,
+        session: u64,
+        path: &Path,
+    ) -> Result<Option<Self>, StoreError> {
+        let path = path.display().to_string();
+        db.read(move |connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT hash, at_millis FROM seen_files WHERE session = ? AND path = ?",
+            )?;
+            let found = statement.query_row((session.cast_signed(), path), |row| {
+                Ok(Self {
+                    hash: row.get(0)?,
+                    text: None,
+                    at_millis: row.get(1)?,
+                })
+            });
+            Ok(found.optional()?)
+        })
+        .await
     }
 
     pub(super) fn is(&self, text: &str) -> bool {
@@ -124,6 +174,32 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_was_seen_is_known_after_a_restart_and_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::open(&folder.path().join("q.db")).unwrap();
+        db.write(|tx| -> Result<(), StoreError> {
+            tx.sql().execute_batch(
+                "INSERT INTO sessions (agent, created_by, created_at, workspace)
+                 VALUES ('coder', 'me', 0, '/w')",
+            )?;
+            Ok(())
+        })
+        .await
+        .unwrap();
+        let path = Path::new("/w/a");
+        Seen::of("one", 5).keep(&db, 1, path).await.unwrap();
+        let kept = Seen::kept(&db, 1, path).await.unwrap().unwrap();
+        assert!(kept.is("one") && !kept.is("two"));
+        assert!(Seen::kept(&db, 2, path).await.unwrap().is_none());
+        for index in 0..PER_INSTANCE {
+            let path = format!("/w/{index}");
+            let seen = Seen::of("x", 6);
+            seen.keep(&db, 1, Path::new(&path)).await.unwrap();
+        }
+        assert!(Seen::kept(&db, 1, path).await.unwrap().is_none());
+    }
 
     #[test]
     fn what_was_seen_is_known_for_each_instance_and_bounded() {
