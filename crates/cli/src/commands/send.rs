@@ -235,16 +235,23 @@ fn tool_line(call: &ToolCallInfo) -> String {
     )
 }
 
+/// What a person is asked to allow, whole: a command is not judged without where it would run.
 fn approval_text(approval: &Approval) -> String {
     let id = approval.id;
-    let what = match approval.command.as_str() {
-        "" => &approval.action,
-        command => command,
-    };
-    format!(
-        "? may it do this: {}\n  allow it with `quintet approve {id}`, refuse it with `quintet deny {id}`",
-        terminal_text::one_line(what)
-    )
+    let one_line = terminal_text::one_line;
+    let mut text = format!("? may it do this: {}", one_line(&approval.action));
+    if !approval.command.is_empty() {
+        text.push_str(&format!("\n  {}", one_line(&approval.command)));
+    }
+    for (name, value) in [("in", &approval.cwd), ("on", &approval.worker)] {
+        if !value.is_empty() {
+            text.push_str(&format!("\n  {name} {}", one_line(value)));
+        }
+    }
+    text.push_str(&format!(
+        "\n  allow it with `quintet approve {id}`, refuse it with `quintet deny {id}`"
+    ));
+    text
 }
 
 /// A question for a person who reads plain text.
@@ -378,4 +385,28 @@ fn absolute(path: &std::path::Path) -> Result<String, CommandError> {
     path.to_str()
         .map(str::to_owned)
         .ok_or_else(|| CommandError::usage(format!("{} is not valid UTF-8", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_approval_says_what_where_and_on_which_worker() {
+        let approval = Approval {
+            id: 7,
+            action: "exec".to_owned(),
+            command: "rm -rf\n/".to_owned(),
+            cwd: "/work/space".to_owned(),
+            worker: "box".to_owned(),
+            reason: String::new(),
+            rule: String::new(),
+            rule_place: String::new(),
+        };
+        assert_eq!(
+            approval_text(&approval),
+            "? may it do this: exec\n  rm -rf /\n  in /work/space\n  on box\n  \
+             allow it with `quintet approve 7`, refuse it with `quintet deny 7`"
+        );
+    }
 }

@@ -188,8 +188,9 @@ async fn questions_and_approvals_wait_for_a_person() {
     assert!(stderr.contains("no question is pending"), "{stderr}");
 
     let mut send = Running::start_with_talk(&machine, &["send", "test", "approve rm -r build"]);
-    send.prints("? may it do this: rm -r build").await;
-    let hint = send.line().await;
+    send.prints("? may it do this: ").await;
+    assert_eq!(send.line().await, "  rm -r build");
+    let hint = send.prints("quintet approve").await;
     let approvals = machine.runs(&["approvals", "--json"]).await.json();
     assert_eq!(approvals[0]["command"], "rm -r build");
     assert_eq!(approvals[0]["reason"], "a test");
