@@ -183,7 +183,7 @@ impl<A: Access> Gateway<A> {
             .admit(&caller)
             .await
             .map_err(|sentence| Refusal::new(402, BUDGET_KIND, sentence))?;
-        let mut last: Option<Fault> = None;
+        let mut failed: Vec<Fault> = Vec::new();
         for route in routes {
             let mut attempt = 0u32;
             loop {
@@ -215,23 +215,42 @@ impl<A: Access> Gateway<A> {
                 match next {
                     Next::Again(pause) => tokio::time::sleep(pause).await,
                     Next::NextModel => {
-                        last = Some(fault);
+                        failed.push(fault);
                         break;
                     }
-                    Next::GiveUp => return Err(told(&fault)),
+                    Next::GiveUp => {
+                        failed.push(fault);
+                        return Err(told(&failed));
+                    }
                 }
             }
         }
-        Err(last.map_or_else(
-            || Refusal::new(500, "api_error", "there was no model to ask"),
-            |fault| told(&fault),
-        ))
+        Err(told(&failed))
     }
 }
 
-fn told(fault: &Fault) -> Refusal {
-    let refusal = fault.refusal();
-    tracing::warn!(provider = %fault.provider, model = %fault.model, error = %refusal.message, "a model call failed");
+/// The refusal after the last of these faults, which names each model that was asked.
+fn told(failed: &[Fault]) -> Refusal {
+    for fault in failed {
+        let error = fault.refusal().message;
+        tracing::warn!(provider = %fault.provider, model = %fault.model, %error, "a model call failed");
+    }
+    let Some((last, before)) = failed.split_last() else {
+        return Refusal::new(500, "api_error", "there was no model to ask");
+    };
+    let mut refusal = last.refusal();
+    if !before.is_empty() {
+        let each = failed.iter().map(|fault| {
+            format!(
+                "{}/{}: {}",
+                fault.provider,
+                fault.model,
+                fault.refusal().message
+            )
+        });
+        let each: Vec<String> = each.collect();
+        refusal.message = format!("no model answered. {}", each.join(" | "));
+    }
     refusal
 }
 

@@ -437,6 +437,34 @@ async fn retry_after_is_respected() {
 }
 
 #[tokio::test]
+async fn every_model_that_failed_is_named() {
+    let first = TestServer::start(vec![Reply::error(401, "authentication_error", "bad key")]);
+    let second = TestServer::start(vec![Reply::error(401, "authentication_error", "no money")]);
+    let (first, second) = (first.await, second.await);
+    let bed = Bed::with(
+        vec![
+            provider("a", ProviderKind::Anthropic, &first),
+            provider("b", ProviderKind::OpenAi, &second),
+        ],
+        &["b/other"],
+        Duration::from_secs(10),
+    )
+    .await;
+    let mut request = ask(true);
+    request["model"] = "a/m".into();
+    let told = bed.messages(&request).await.text().await.unwrap();
+    for part in [
+        "no model answered",
+        "a/m: ",
+        "bad key",
+        "b/other: ",
+        "no money",
+    ] {
+        assert!(told.contains(part), "{part} in {told}");
+    }
+}
+
+#[tokio::test]
 async fn the_next_model_of_the_list_answers_when_the_first_does_not() {
     let down = TestServer::start(vec![
         Reply::error(529, "overloaded_error", "Overloaded"),

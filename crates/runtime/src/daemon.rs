@@ -135,6 +135,8 @@ pub struct Welcome {
     pub agent: &'static str,
     /// Whether a model provider is configured.
     pub has_provider: bool,
+    /// The model that `coder` asks, where it is known before it is asked.
+    pub model: Option<String>,
     /// Whether the built-in worker runs.
     pub has_worker: bool,
 }
@@ -416,7 +418,11 @@ impl Daemon {
             false => None,
         };
         let agent = runtime.coordinator.instances().default_agent();
+        let config = runtime.config.current();
+        let coder = config.agents.get("coder");
+        let model = coder.and_then(|coder| coder.model.clone());
         Ok(Welcome {
+            model: model.or_else(|| models::default_model(&config)),
             pairing,
             agent,
             has_provider: runtime.coordinator.instances().knows("coder"),
@@ -540,15 +546,15 @@ impl Daemon {
             .append(vec![Entry::new(Kind::DaemonStarted, &started)])
             .await
             .map_err(database)?;
+        if let Err(refusal) = self.runtime.end_interrupted().await {
+            tracing::error!(%refusal, "commands that were cut have no row yet");
+        }
         self.runtime.coordinator.recover().await.map_err(database)?;
         let text = serde_json::to_vec_pretty(&self.run_file).unwrap_or_default();
         write(&self.runtime.home.run_file(), &text)
     }
 }
 
-        if let Err(refusal) = self.runtime.end_interrupted().await {
-            tracing::error!(%refusal, "commands that were cut have no row yet");
-        }
 async fn keep_pruned(runtime: Arc<Runtime>) {
     let mut timer = tokio::time::interval(PRUNE_EVERY);
     loop {

@@ -2,6 +2,7 @@
 
 mod isolation;
 mod kernel;
+mod models;
 mod place;
 mod programs;
 
@@ -14,6 +15,8 @@ use serde::Serialize;
 use super::Context;
 use crate::args::JsonArg;
 use crate::error::CommandError;
+pub(crate) use place::is_in_reach;
+
 use crate::output::{BAD, CAUTION, DIM, GOOD, styled, terminal_text};
 
 /// Say what works on this machine and what is missing, with the command that fixes it
@@ -74,6 +77,8 @@ pub(crate) async fn run(context: &Context, args: &DoctorArgs) -> Result<ExitCode
         place::config(&context.home),
         place::port(&context.home).await,
     ];
+    checks.extend(place::reach(&context.home));
+    checks.extend(models::checks(&context.home));
     checks.extend(kernel::checks().await);
     checks.extend(isolation::checks(place::network(&context.home)));
     checks.extend(programs::checks().await);

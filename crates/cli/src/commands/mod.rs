@@ -26,6 +26,7 @@ mod man;
 pub(crate) mod pair;
 mod ping;
 mod policy;
+mod providers;
 mod queue;
 mod reload;
 mod reply;

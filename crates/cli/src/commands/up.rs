@@ -12,7 +12,7 @@ use quintet_runtime::{BuiltinWorker, LockError};
 use quintet_sandbox::worker::scrub_environment;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Context, isolate_exec, pair};
+use super::{Context, doctor, isolate_exec, pair, providers};
 use crate::error::{CommandError, ErrorKind};
 use crate::{home, settings};
 
@@ -166,15 +166,22 @@ async fn announce(context: &Context, daemon: &Daemon) -> Result<(), CommandError
         run.version, run.http
     ))?;
     output.line(format_args!("  home    {}", context.home.root().display()))?;
+    if welcome.has_worker && doctor::is_in_reach(&context.home) {
+        output.talk(format_args!(
+            "warning: commands of the built-in worker can write in /tmp, and so in this home folder; \
+             move it with --home DIR"
+        ));
+    }
     output.line(match welcome.has_worker {
         true => "  worker  local",
         false => "  worker  none here; `quintet worker` makes any machine one",
     })?;
     if welcome.has_provider {
-        output.line("  agent   coder is ready")?;
+        let why = providers::why_ready(context, welcome.model.as_deref());
+        output.line(format_args!("  agent   coder is ready{why}"))?;
     } else {
         output.line("  agent   shell is ready: it runs what you type and needs no key")?;
-        output.line("          for coder, set a key and start again:")?;
+        output.line("          for coder, set a key; nothing has to be started again:")?;
         output.line("            quintet config set providers.anthropic.api_key KEY")?;
     }
     let example = match welcome.agent {

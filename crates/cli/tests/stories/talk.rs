@@ -1,5 +1,8 @@
 //! Talking to agents from the command line.
 
+use quintet_control::wire::SendMsg;
+use quintet_control::{Client, UnixClient};
+use quintet_models::test_server::{Reply, TestServer};
 use serde_json::{Value, json};
 
 use crate::harness::{Finished, Machine, Running, within};
@@ -543,4 +546,58 @@ async fn chat_works_in_the_folder_that_it_is_given() {
     let mistyped = machine.pipes("say four\n", &["chat", "test", "--cwd", "nowhere"]);
     let told = mistyped.await;
     assert!(told.stderr.contains("nowhere is not a folder"), "{told:?}");
+}
+
+#[tokio::test]
+async fn an_error_of_a_provider_says_what_to_do_to_every_client() {
+    let models = TestServer::start(vec![Reply::error(
+        401,
+        "authentication_error",
+        "no such key",
+    )])
+    .await;
+    let machine = Machine::fresh();
+    let daemon = machine.up().await;
+    let refused = machine.runs(&["send", "coder", "hello"]).await.fails(1);
+    assert!(
+        refused.contains("needs a model provider's key")
+            && refused.contains("quintet config set providers.anthropic.api_key"),
+        "{refused}"
+    );
+    // As it says: nothing has to be started again.
+    for (key, value) in [
+        ("providers.anthropic.base_url", models.url().as_str()),
+        ("providers.anthropic.api_key", "sk-of-nobody"),
+    ] {
+        machine
+            .runs(&["config", "set", key, value])
+            .await
+            .succeeds();
+    }
+    let mut client = UnixClient::connect(machine.control_socket()).await.unwrap();
+    let request = SendMsg {
+        agent: "coder".to_owned(),
+        content: "hello".to_owned(),
+        ..SendMsg::default()
+    };
+    let refused = within("an answer", client.send(request)).await.unwrap_err();
+    let refused = refused.to_string();
+    assert!(
+        refused.contains("the agent reported an error: ") && refused.contains("no such key"),
+        "{refused}"
+    );
+    assert!(daemon.stops().await.success());
+
+    let mut up = Running::start(machine.quintet(&["up", "--listen", "127.0.0.1:0"]));
+    let ready = up.prints("coder is ready").await;
+    assert!(
+        ready.contains("(anthropic: the key of the configuration)"),
+        "{ready}"
+    );
+    let checks = machine.runs(&["doctor", "--json"]).await.json();
+    let checks = checks.as_array().unwrap();
+    let ok = |name: &str| checks.iter().find(|it| it["check"] == name).unwrap()["ok"].clone();
+    assert_eq!(ok("provider anthropic"), true);
+    assert_eq!(ok("provider openai"), false);
+    assert!(!format!("{checks:?}").contains("sk-of-nobody"));
 }

@@ -162,6 +162,13 @@ impl Runtime {
         if self.coordinator.instances().knows(agent) {
             return Ok(());
         }
+        if self.coordinator.instances().needs_key(agent) {
+            return Err(Refusal::NotFound(format!(
+                "agent {agent:?} needs a model provider's key: `quintet config set \
+                 providers.anthropic.api_key KEY` sets one, and no restart is needed; \
+                 `shell` works without"
+            )));
+        }
         let names: Vec<String> = self
             .coordinator
             .instances()

@@ -56,11 +56,16 @@ impl Runtime {
                     continue;
                 };
                 if !end.error.is_empty() {
+                    // Why is what the agent said last, and nobody has seen that.
+                    let error = match content.trim().rsplit("\n\n").next() {
+                        Some(said) if !said.is_empty() => format!("{}: {said}", end.error),
+                        _ => end.error,
+                    };
                     return Err(match end.code {
-                        Some(400) => Refusal::Bad(end.error),
-                        Some(409) => Refusal::Conflict(end.error),
-                        Some(429) => Refusal::OverLimit(end.error),
-                        _ => Refusal::Internal(end.error),
+                        Some(400) => Refusal::Bad(error),
+                        Some(409) => Refusal::Conflict(error),
+                        Some(429) => Refusal::OverLimit(error),
+                        _ => Refusal::Internal(error),
                     });
                 }
                 if is_cut {

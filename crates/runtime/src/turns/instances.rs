@@ -83,6 +83,13 @@ impl Instances {
         agent.is_some_and(|agent| is_ready(&config, agent))
     }
 
+    /// Whether an agent of that name is there and only lacks a provider.
+    pub(crate) fn needs_key(&self, agent: &str) -> bool {
+        let config = self.config();
+        let agent = config.agents.get(agent);
+        agent.is_some_and(|agent| !is_ready(&config, agent))
+    }
+
     /// The agent that a client gets when it names none.
     pub(crate) fn default_agent(&self) -> &'static str {
         match self.knows("coder") {

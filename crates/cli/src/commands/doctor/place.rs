@@ -51,6 +51,24 @@ pub(super) fn home(home: &Home) -> Check {
     Check::good("home", format!("{shown} can be written")).needed()
 }
 
+/// Whether commands of the built-in worker can write in the home folder: /tmp is theirs.
+pub(crate) fn is_in_reach(home: &Home) -> bool {
+    let root = home.root();
+    let real = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+    real.starts_with("/tmp")
+}
+
+pub(super) fn reach(home: &Home) -> Option<Check> {
+    is_in_reach(home).then(|| {
+        let shown = home.root().display();
+        Check::bad(
+            "home in /tmp",
+            format!("commands of the built-in worker can write in /tmp, and so in {shown}"),
+            "choose another with --home",
+        )
+    })
+}
+
 fn tempfile_in(folder: &std::path::Path) -> io::Result<()> {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
     accessat(
