@@ -80,7 +80,7 @@ pub(crate) async fn run(context: &Context, args: &DoctorArgs) -> Result<ExitCode
     checks.extend(place::reach(&context.home));
     checks.extend(models::checks(&context.home));
     checks.extend(kernel::checks().await);
-    checks.extend(isolation::checks(place::network(&context.home)));
+    checks.extend(isolation::checks(&context.home));
     checks.extend(programs::checks().await);
     if args.json.json {
         context.output.json(&checks)?;

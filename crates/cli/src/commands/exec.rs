@@ -10,7 +10,6 @@ use quintet_control::Client;
 use quintet_control::wire::command_ended::Outcome;
 use quintet_control::wire::{CommandEnded, ExecCancelMsg, ExecMsg};
 use quintet_runtime::home::Home;
-use quintet_sandbox::proto::Protocol;
 use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -22,6 +21,9 @@ use crate::error::CommandError;
 use crate::feeder::Feeder;
 use crate::output;
 use crate::remote::{Opening, Remote, Seen};
+
+/// The version of the protocol that has no way to give a command input.
+const WITHOUT_INPUT: &str = "sandd.v1";
 
 /// The worker could not run it.
 const NOT_RUN: u8 = 125;
@@ -264,11 +266,10 @@ async fn takes_input(context: &Context, worker: &str) -> Result<bool, CommandErr
         .workers;
     let old = workers
         .iter()
-        .any(|it| it.id == worker && it.protocol == Protocol::V1.name());
+        .any(|it| it.id == worker && it.protocol == WITHOUT_INPUT);
     if old {
         context.output.talk(format_args!(
-            "the input is left out: {worker} speaks only {}",
-            Protocol::V1.name()
+            "the input is left out: {worker} speaks only {WITHOUT_INPUT}"
         ));
     }
     Ok(!old)

@@ -1,16 +1,19 @@
 //! What a person does with the program, one story a test, against the real binary.
 #![expect(
-    clippy::unwrap_used, clippy::print_stderr,
+    clippy::unwrap_used,
+    clippy::print_stderr,
     reason = "a story that can't go on is a story that failed"
 )]
 
 mod acp;
+mod admitted;
 mod behind;
 mod channel;
 mod coherent;
 mod crash;
 mod cut;
 mod daemon;
+mod files;
 mod guide;
 mod harness;
 mod hostile;

@@ -1,6 +1,4 @@
-//! Commands, shells and files on workers.
-
-use std::os::unix::fs::PermissionsExt;
+//! Commands and shells on workers.
 
 use pty_process::Size;
 use serde_json::Value;
@@ -20,12 +18,12 @@ pub(crate) async fn row(machine: &Machine, kind: &str, such: impl Fn(&Value) -> 
     }
 }
 
-async fn online(machine: &Machine, worker: &str) {
+pub(crate) async fn online(machine: &Machine, worker: &str) {
     row(machine, "worker_online", |data| data["worker"] == worker).await;
 }
 
 /// Waits until a worker is online that an earlier daemon knew: the journal can't tell.
-async fn back(machine: &Machine, worker: &str) {
+pub(crate) async fn back(machine: &Machine, worker: &str) {
     within("the worker is back", async {
         loop {
             let listed = machine.runs(&["workers", "--json"]).await.json();
@@ -43,14 +41,14 @@ async fn back(machine: &Machine, worker: &str) {
 }
 
 /// Another worker of this machine, online.
-async fn worker(machine: &Machine, id: &str, more: &[&str]) -> Running {
+pub(crate) async fn worker(machine: &Machine, id: &str, more: &[&str]) -> Running {
     let arguments = [&["worker", "--daemon-id", id], more].concat();
     let running = Running::start_with_talk(machine, &arguments);
     online(machine, id).await;
     running
 }
 
-async fn exec(machine: &Machine, arguments: &[&str]) -> Finished {
+pub(crate) async fn exec(machine: &Machine, arguments: &[&str]) -> Finished {
     machine.runs(&[&["exec"], arguments].concat()).await
 }
 
@@ -238,234 +236,6 @@ async fn a_worker_that_takes_no_input_is_given_none() {
         () = worker => panic!("the daemon hung up"),
         () = client => {}
     }
-}
-
-#[tokio::test]
-async fn files_and_folders_go_both_ways_with_mode_and_time() {
-    let machine = Machine::fresh();
-    let _daemon = machine.up().await;
-    online(&machine, "local").await;
-    let tree = machine.path().join("tree");
-    std::fs::create_dir_all(tree.join("a/empty")).unwrap();
-    let content: Vec<u8> = (0..300_000u32).map(|n| (n * 7 % 251) as u8).collect();
-    std::fs::write(tree.join("a/data"), &content).unwrap();
-    std::fs::write(tree.join("run.sh"), "#!/bin/sh\n").unwrap();
-    let script = std::fs::File::open(tree.join("run.sh")).unwrap();
-    script
-        .set_permissions(std::fs::Permissions::from_mode(0o750))
-        .unwrap();
-    let then = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
-    script.set_modified(then).unwrap();
-    for folder in ["a/empty", "a"] {
-        let folder = std::fs::File::open(tree.join(folder)).unwrap();
-        let mode = std::fs::Permissions::from_mode(0o700);
-        folder.set_permissions(mode).unwrap();
-        folder.set_modified(then).unwrap();
-    }
-
-    machine
-        .runs(&["cp", "tree", "local:there"])
-        .await
-        .succeeds();
-    let root = machine.home().join("workers/local/root");
-    assert_eq!(std::fs::read(root.join("there/a/data")).unwrap(), content);
-    assert!(root.join("there/a/empty").is_dir());
-    let sent = root.join("there/run.sh").metadata().unwrap();
-    assert_eq!(sent.permissions().mode() & 0o777, 0o750);
-    assert_eq!(sent.modified().unwrap(), then);
-    let kept = |folder: &std::path::Path| {
-        let folder = folder.metadata().unwrap();
-        assert_eq!(folder.permissions().mode() & 0o777, 0o700);
-        assert_eq!(folder.modified().unwrap(), then);
-    };
-    kept(&root.join("there/a"));
-    kept(&root.join("there/a/empty"));
-    // A file goes into a folder that is there.
-    let script = ["cp", "tree/run.sh", "local:there/a"];
-    machine.runs(&script).await.succeeds();
-    assert!(root.join("there/a/run.sh").is_file());
-    std::fs::remove_file(root.join("there/a/run.sh")).unwrap();
-    machine
-        .runs(&["cp", "tree", "local:there"])
-        .await
-        .succeeds();
-    kept(&root.join("there/a"));
-
-    machine
-        .runs(&["cp", "local:there", "back"])
-        .await
-        .succeeds();
-    let back = machine.path().join("back");
-    assert_eq!(std::fs::read(back.join("a/data")).unwrap(), content);
-    kept(&back.join("a"));
-    kept(&back.join("a/empty"));
-    assert_eq!(
-        back.join("run.sh").metadata().unwrap().modified().unwrap(),
-        then
-    );
-
-    // The beginning of it is here from an attempt that was cut.
-    std::fs::write(
-        machine.path().join(".data.quintet-partial"),
-        &content[..200_000],
-    )
-    .unwrap();
-    machine
-        .runs(&["cp", "local:there/a/data", "."])
-        .await
-        .succeeds();
-    assert_eq!(std::fs::read(machine.path().join("data")).unwrap(), content);
-    assert!(!machine.path().join(".data.quintet-partial").exists());
-    // Only the rest was sent.
-    row(&machine, "transfer_ended", |data| {
-        data["path"] == "there/a/data" && data["bytes"] == 100_000
-    })
-    .await;
-
-    let outside = machine
-        .runs(&["cp", "local:../../quintet.db", "stolen"])
-        .await;
-    outside.fails(1);
-    assert!(!machine.path().join("stolen").exists());
-    let escaped = ["cp", "tree/a/empty", "local:../escaped"];
-    machine.runs(&escaped).await.fails(1);
-    assert!(!root.join("../escaped").exists());
-}
-
-#[tokio::test]
-async fn a_token_lets_a_worker_in_and_its_end_throws_it_out() {
-    let machine = Machine::fresh();
-    let daemon = machine
-        .up_with(&["--listen", "0.0.0.0:0", "--no-worker"])
-        .await;
-    // Not loopback, so that being the same user does not count.
-    let Some(address) = own_address() else {
-        return;
-    };
-    let port = daemon.http().rsplit(':').next().unwrap();
-    let url = format!("wss://{address}:{port}/ws");
-    let made = machine
-        .runs(&["token", "create", "--worker", "w"])
-        .await
-        .succeeds();
-    let token = made.trim();
-    assert_eq!(made.lines().count(), 1);
-
-    let dial = ["worker", "--server-url", &url, "--daemon-id"];
-    let mut other =
-        Running::start_with_talk(&machine, &[&dial[..], &["x", "--token", token]].concat());
-    other.prints("not valid for x").await;
-    let mut worker =
-        Running::start_with_talk(&machine, &[&dial[..], &["w", "--token", token]].concat());
-    worker.prints("online as w").await;
-    assert_eq!(
-        exec(&machine, &["w", "--", "echo in"]).await.succeeds(),
-        "in\n"
-    );
-
-    let listed = machine.runs(&["token", "ls", "--json"]).await.json();
-    assert_eq!(listed[0]["worker"], "w");
-    machine.runs(&["token", "revoke", "1"]).await.succeeds();
-    worker.prints("not connected").await;
-    worker.prints("not valid for w").await;
-    exec(&machine, &["w", "--", "true"]).await.fails(125);
-}
-
-#[tokio::test]
-async fn a_worker_of_the_daemon_s_own_home_needs_no_token_with_tls_either() {
-    let machine = Machine::fresh();
-    let daemon = machine
-        .up_with(&["--listen", "0.0.0.0:0", "--no-worker"])
-        .await;
-    let mut own = Running::start_with_talk(&machine, &["worker", "--daemon-id", "own"]);
-    own.prints("online as own").await;
-    assert_eq!(
-        exec(&machine, &["own", "--", "echo in"]).await.succeeds(),
-        "in\n"
-    );
-    // Whoever does not have the home at hand is told what to do.
-    let other = Machine::fresh();
-    let port = daemon.http().rsplit(':').next().unwrap();
-    let url = format!("wss://127.0.0.1:{port}/ws");
-    let dial = ["worker", "--server-url", &url, "--daemon-id", "foreign"];
-    let mut foreign = Running::start_with_talk(&other, &dial);
-    foreign
-        .prints("quintet token create --worker foreign")
-        .await;
-}
-
-#[tokio::test]
-async fn a_token_may_come_in_the_address_and_a_wrong_one_opens_nothing() {
-    use futures_util::{SinkExt, StreamExt};
-    use quintet_framing::ws::{WsDial, WsLimits, dial};
-    use quintet_sandbox::socket::{TungsteniteSocket, WsMessage};
-
-    let machine = Machine::fresh();
-    let listen = ["--listen", "0.0.0.0:0", "--insecure", "--no-worker"];
-    let daemon = machine.up_with(&listen).await;
-    let Some(address) = own_address() else {
-        return;
-    };
-    let port = daemon.http().rsplit(':').next().unwrap();
-    let made = machine
-        .runs(&["token", "create", "--worker", "w"])
-        .await
-        .succeeds();
-    let token = made.trim();
-    let wrong = format!("qw1.{}", "A".repeat(43));
-    // The token in the address, the one in the header, and whether that lets `w` in.
-    for (query, header, success) in [
-        (format!("?token={token}"), None, true),
-        (format!("?token={wrong}"), None, false),
-        (String::new(), Some(wrong.as_str()), false),
-        (String::new(), Some(token), true),
-        (String::new(), None, false),
-    ] {
-        let url = format!("ws://{address}:{port}/ws{query}");
-        let (socket, _) = dial(WsDial {
-            url: &url,
-            protocols: &["sandd.v1"],
-            token: header,
-            tls: None,
-            limits: WsLimits {
-                max_message: 65536,
-                read_buffer: 4096,
-            },
-        })
-        .await
-        .unwrap();
-        let mut socket = TungsteniteSocket::new(socket);
-        let register = serde_json::json!({
-            "type": "register", "daemon_id": "w",
-            "metadata": {
-                "hostname": "h", "platform": "linux", "arch": "x86_64", "version": "1", "labels": {},
-            },
-        });
-        let text = WsMessage::Text(register.to_string().into());
-        socket.send(text).await.unwrap();
-        let answer = within("an answer", socket.next()).await.unwrap().unwrap();
-        let WsMessage::Text(text) = answer else {
-            panic!("{answer:?}");
-        };
-        let answer: Value = serde_json::from_slice(&text).unwrap();
-        assert_eq!(answer["success"], success, "{query} {header:?} {answer}");
-    }
-}
-
-/// An address of this machine that is not loopback; none on a machine without a network, where the
-/// story is skipped, which is said.
-fn own_address() -> Option<std::net::IpAddr> {
-    let asked = || {
-        let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-        // Nothing is sent: this asks the routing table.
-        socket.connect("192.0.2.1:9").ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    };
-    let address = asked().filter(|ip| !ip.is_loopback());
-    if address.is_none() {
-        eprintln!("skipped: this machine has no address but loopback");
-    }
-    address
 }
 
 #[tokio::test]
@@ -733,59 +503,6 @@ async fn everything_outlives_a_daemon_that_stops_in_order() {
 }
 
 #[tokio::test]
-async fn a_copy_that_was_cut_goes_on_where_it_was() {
-    let machine = Machine::fresh();
-    let daemon = machine.up_with(&["--no-worker"]).await;
-    let address = daemon.http().strip_prefix("http://").unwrap().to_owned();
-    let _worker = worker(&machine, "w", &[]).await;
-    let content: Vec<u8> = (0..24_000_000u32).map(|n| (n / 5 % 251) as u8).collect();
-    std::fs::write(machine.path().join("big"), &content).unwrap();
-    // What an attempt left that was cut in the middle: its first bytes, and the note of it.
-    let copying = machine.begins(&["cp", "big", "w:big"]);
-    row(&machine, "transfer_started", |data| data["path"] == "big").await;
-    daemon.dies().await;
-    copying.ends().await;
-    let _daemon = machine
-        .up_with(&["--no-worker", "--listen", &address])
-        .await;
-    back(&machine, "w").await;
-    machine.runs(&["cp", "big", "w:big"]).await.succeeds();
-    let root = machine.home().join("workers/w/root");
-    assert!(std::fs::read(root.join("big")).unwrap() == content);
-    let left = std::fs::read_dir(&root).unwrap().count();
-    assert_eq!(left, 1, "nothing but the file is left");
-}
-
-#[tokio::test]
-async fn a_copy_whose_client_was_killed_can_be_made_again_at_once() {
-    let machine = Machine::fresh();
-    let _daemon = machine.up_with(&["--no-worker"]).await;
-    let running = worker(&machine, "w", &[]).await;
-    let root = machine.home().join("workers/w/root");
-    let file = std::fs::File::create(machine.path().join("big")).unwrap();
-    file.set_len(1 << 30).unwrap();
-    let copying = Running::start(machine.quintet(&["cp", "big", "w:big"]));
-    within("the worker begins with it", async {
-        while std::fs::read_dir(&root).unwrap().next().is_none() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-    // A worker that stands still does not end it.
-    running.signal(rustix::process::Signal::STOP);
-    copying.signal(rustix::process::Signal::INT);
-    copying.ends().await;
-    row(&machine, "transfer_ended", |data| {
-        data["result"] == "given up"
-    })
-    .await;
-    running.signal(rustix::process::Signal::CONT);
-    file.set_len(1 << 20).unwrap();
-    machine.runs(&["cp", "big", "w:big"]).await.succeeds();
-    assert!(std::fs::read(root.join("big")).unwrap() == vec![0; 1 << 20]);
-}
-
-#[tokio::test]
 async fn what_runs_without_a_reader_is_listed_and_gone_on_with() {
     let machine = Machine::fresh();
     let daemon = machine.up_with(&["--no-worker"]).await;
@@ -850,59 +567,6 @@ async fn workers_are_counted_and_changed_settings_are_taken_over() {
     machine.configure(&format!("[sandbox]\n{quick}"));
     machine.runs(&["reload"]).await.succeeds();
     row(&machine, "worker_stale", |data| data["worker"] == "local").await;
-}
-
-#[tokio::test]
-async fn a_certificate_that_the_machine_trusts_needs_no_fingerprint() {
-    let machine = Machine::fresh();
-    // The daemon's own certificate, made by a first start, serves as one from an authority.
-    let first = machine
-        .up_with(&["--listen", "0.0.0.0:0", "--no-worker"])
-        .await;
-    assert!(first.stops().await.success());
-    let tls = machine.home().join("tls");
-    let (cert, key) = (
-        machine.path().join("cert.pem"),
-        machine.path().join("key.pem"),
-    );
-    std::fs::copy(tls.join("cert.pem"), &cert).unwrap();
-    std::fs::copy(tls.join("key.pem"), &key).unwrap();
-    machine.configure(&format!("[http]\ntls_cert = {cert:?}\ntls_key = {key:?}\n"));
-    let daemon = machine.up_with(&["--no-worker"]).await;
-    let port = daemon.http().rsplit(':').next().unwrap();
-    let url = format!("wss://localhost:{port}/ws");
-    let made = machine
-        .runs(&["token", "create", "--worker", "w"])
-        .await
-        .succeeds();
-    assert_eq!(made.matches('.').count(), 1, "no fingerprint is in it");
-    let dial = [
-        "worker",
-        "--server-url",
-        &url,
-        "--daemon-id",
-        "w",
-        "--token",
-    ];
-    let dial = [&dial[..], &[made.trim()]].concat();
-    let mut stranger = Running::start_with_talk(&machine, &dial);
-    stranger.prints("ertificate").await;
-    drop(stranger);
-    let mut trusting = machine.program("sh");
-    trusting
-        .args([
-            "-c",
-            "exec \"$0\" \"$@\" 2>&1",
-            env!("CARGO_BIN_EXE_quintet"),
-        ])
-        .args(&dial)
-        .env("SSL_CERT_FILE", &cert);
-    let mut trusting = Running::start(trusting);
-    trusting.prints("online as w").await;
-    assert_eq!(
-        exec(&machine, &["w", "--", "echo in"]).await.succeeds(),
-        "in\n"
-    );
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@
 pub mod auth;
 mod conn;
 mod exec;
+mod folders;
 mod input;
 pub mod loopback;
 mod observer;
@@ -32,11 +33,12 @@ use tokio_util::sync::CancellationToken;
 pub use auth::{AuthError, PeerInfo, WorkerAuth};
 use conn::{Conn, StreamEvent};
 pub use exec::{ExecEvent, ExecHandle, ExecInput, ExecOutcome, ExecOutput, ExecRequest};
+pub use folders::FolderRequest;
 pub use observer::{Direction, HubEvent, HubObserver, NoObserver, NotKept, Receipt};
 use registry::Registry;
 pub use registry::{WorkerInfo, WorkerStatus};
 pub use shell::{ShellEvent, ShellHandle, ShellInput, ShellPlace, TerminalSize};
-pub use transfer::{DownloadHandle, FolderRequest, Have, RemoteFile, UploadRequest};
+pub use transfer::{DownloadHandle, Have, RemoteFile, UploadRequest};
 
 use crate::proto::frame::{FailureCode, JobInfo, Open, Outcome};
 use crate::proto::{Liveness, Protocol};

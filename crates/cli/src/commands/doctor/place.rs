@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt;
 use quintet_control::Client;
 use quintet_runtime::config;
 use quintet_runtime::home::Home;
-use quintet_sandbox::isolate::Network;
 
 use super::Check;
 use crate::connect;
@@ -97,12 +96,6 @@ pub(super) fn config(home: &Home) -> Check {
             .needed()
         }
     }
-}
-
-/// Whether the built-in worker's commands may use the network.
-pub(super) fn network(home: &Home) -> Network {
-    // What is wrong with the configuration is said by its own check.
-    config::load(&settings::inputs(home)).map_or(Network::On, |(config, _)| config.sandbox.network)
 }
 
 pub(super) async fn port(home: &Home) -> Check {

@@ -105,8 +105,7 @@ impl Conversation {
             .runtime
             .db
             .write(move |tx| {
-                let sent =
-                    messages::enqueue(
+                let sent = messages::enqueue(
                     tx,
                     &found,
                     DEFAULT_SENDER,

@@ -113,7 +113,7 @@ fn each_kind_of_mistake_says_what_is_wrong() {
             "[cron]\nmissed = \"skip\"\n[agents.mine]\ncommand = [\"a\"]\nprocesses_max = 5",
             &[
                 "config.toml:2: cron.missed: unknown key",
-                "config.toml:5: agents.mine.processes_max: unknown key",
+                "config.toml:5: agents.mine.processes_max: unknown key, did you mean sandbox.processes_max?",
             ],
         ),
         (
