@@ -1,7 +1,6 @@
 //! What a person does with the program, one story a test, against the real binary.
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stderr,
     reason = "a story that can't go on is a story that failed"
 )]
 

@@ -168,7 +168,7 @@ impl Workers {
 
     /// Runs for a client a command of a session; `finish` happens before its end is told.
     pub(crate) fn follow_in_session(&self, handle: ExecHandle, finish: Finish) -> CommandEvents {
-        self.follow(handle, Awaited::Finish(finish))
+        self.follow(handle, Awaited::Finish(Box::new(finish)))
     }
 
     fn follow(&self, handle: ExecHandle, awaited: Awaited) -> CommandEvents {
@@ -286,7 +286,7 @@ type Client = mpsc::Sender<Result<CommandEvent, Refusal>>;
 /// What is held until a command has ended.
 enum Awaited {
     /// A command of a session: its files are recorded before its end is told.
-    Finish(Finish),
+    Finish(Box<Finish>),
     /// Any other: the daemon may have to wait for it.
     Command { _running: Option<Running> },
 }

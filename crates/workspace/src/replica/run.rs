@@ -33,7 +33,7 @@ pub trait Dial: Send + Sync {
     /// Resolves when it is worth dialling before the wait after a failure is over; never unless
     /// there is something to know it by.
     async fn wanted(&self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
