@@ -219,12 +219,12 @@ pub fn listed(
              SELECT * FROM messages WHERE state = 'queued' AND (?1 IS NULL OR session = ?1)),
          total AS (SELECT count(*) AS count, sum(length(CAST(text AS BLOB))) AS bytes FROM waiting),
          part AS (SELECT iif(bytes > ?2, ?2 / 4 / count, bytes) AS most FROM total)
-         SELECT id, session, sender, substr(text, 1, most), purpose, at, first_seq,
+         SELECT id, session, sender, substr(text, 1, most), purpose, at, first_seq, channel,
                 length(text) > most
          FROM waiting, part ORDER BY id",
     )?;
     let rows = statement.query_map((session.map(u64::cast_signed), MAX_LISTED), |row| {
-        Ok((Message::from_sql(row)?, row.get(7)?))
+        Ok((Message::from_sql(row)?, row.get(8)?))
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }

@@ -414,10 +414,10 @@ async fn counts(daemon: &TestDaemon, line: &str) {
 async fn metrics_follow_what_happens() {
     let daemon = TestDaemon::start().await;
     let mut client = daemon.client().await;
-    for _ in 0..2 {
-        let message = script(&[r#"{"say": "hello"}"#]);
-        client.send(message).await.expect("answers");
-    }
+    let says = [r#"{"say": "hello"}"#];
+    let first = client.send(script(&says)).await.expect("answers");
+    let second = again(first.session, &says);
+    client.send(second).await.expect("answers");
     for line in [
         "quintet_journal_rows_total{kind=\"message\"} 2",
         "quintet_journal_rows_total{kind=\"turn_ended\"} 2",

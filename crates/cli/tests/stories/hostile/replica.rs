@@ -95,6 +95,9 @@ fn write(local_seq: u64, path: &str, content: &[u8]) -> WriteBackEntry {
 /// A daemon with two sessions, each in a folder of its own and on the worker `bad`.
 async fn stage(machine: &Machine) -> Daemon {
     let daemon = machine.up_with(&["--no-worker"]).await;
+    // A session takes no worker that nobody knows.
+    let known = ["token", "create", "--worker", "bad"];
+    machine.runs(&known).await.succeeds();
     for name in ["one", "two"] {
         let space = machine.path().join(name);
         std::fs::create_dir(&space).unwrap();
@@ -207,7 +210,8 @@ async fn a_revoked_worker_follows_nothing_any_more() {
     let taken = replica.writes("bad", vec![write(1, "a.txt", b"a")]).await;
     assert_eq!(taken, Some(vec![1]));
 
-    machine.runs(&["token", "revoke", "1"]).await.succeeds();
+    // The second of this worker, which it came with.
+    machine.runs(&["token", "revoke", "2"]).await.succeeds();
     row(&machine, "worker_offline", |data| data["worker"] == "bad").await;
     replica.sees_the_connection_closed().await;
     let again = BadReplica::follows(&daemon, &mirror.workspace, &mirror.token).await;
