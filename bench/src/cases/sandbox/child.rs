@@ -99,7 +99,7 @@ fn worker(settings: Settings) -> anyhow::Result<()> {
     }
     tokio::runtime::Runtime::new()?.block_on(async {
         let worker = Worker::start(config).await?;
-        worker.run(CancellationToken::new()).await;
+        worker.run(CancellationToken::new()).await?;
         Ok(())
     })
 }

@@ -197,14 +197,18 @@ pub fn propose(rules: &[Rule], request: &Request<'_>) -> Option<Proposal> {
                     Some(word) => Some(place.resolve(&word.exact()?)),
                     None => place.cwd.starts_with('/').then(|| place.cwd.clone()),
                 };
-                let path = written.map(|path| PathPattern::parse(&path_as_pattern(&path)));
+                // Without its path the rule would allow far more than what was asked about.
+                let path = match written {
+                    Some(path) => Some(PathPattern::parse(&path_as_pattern(&path)).ok()?),
+                    None => None,
+                };
                 let rule = Rule {
-                    // A redirection of its own has no command.
-                    command: match part.part.words.is_empty() {
+                    // A redirection of its own has a path and no command.
+                    command: match part.part.words.is_empty() && path.is_some() {
                         true => None,
                         false => Some(as_pattern(&part.part)?),
                     },
-                    path: path.and_then(Result::ok),
+                    path,
                     worker: match isolation {
                         Isolation::Open => NamePattern::parse(request.worker).ok(),
                         Isolation::Isolated | Isolation::Local => None,
@@ -221,7 +225,7 @@ pub fn propose(rules: &[Rule], request: &Request<'_>) -> Option<Proposal> {
         Subject::Path { path, root } => {
             let path = Place::new(root, "").resolve(path);
             vec![Rule {
-                path: PathPattern::parse(&path_as_pattern(&path)).ok(),
+                path: Some(PathPattern::parse(&path_as_pattern(&path)).ok()?),
                 ..base
             }]
         }
@@ -465,7 +469,8 @@ impl Line<'_> {
         (part.kind == Kind::Command).then(|| self.by_default(part))
     }
 
-    /// Where a part writes by a redirection that leaves the workspace, or may.
+    /// Where a part writes by a redirection that leaves the workspace, or may where nothing
+    /// isolates. A file that is named in part is where its beginning is: `> out-$i.log` stays.
     fn leaving<'p>(&self, part: &'p Part) -> impl Iterator<Item = &'p Word> {
         let written = part.redirects.iter();
         let written = written.filter(|(access, _)| *access == Access::Write);
@@ -473,7 +478,10 @@ impl Line<'_> {
             .map(|(_, word)| word)
             .filter(|word| match word.exact() {
                 Some(path) => self.outside(&path).is_some(),
-                None => !word.raw.starts_with(['<', '>']),
+                None if word.raw.starts_with(['<', '>']) => false,
+                None if reach::is_home(word) => true,
+                None if word.prefix().is_empty() => self.isolation != Isolation::Isolated,
+                None => self.outside(word.prefix()).is_some(),
             })
     }
 

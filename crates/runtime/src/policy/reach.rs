@@ -85,10 +85,8 @@ fn is_in_place(option: &str) -> bool {
 
 /// The path outside that a word is, or has as its value: `/x`, `../x`, `~/x`, `of=/x`, `-C/x`.
 fn reached(word: &Word, outside: &impl Fn(&str) -> Option<String>) -> Option<String> {
-    for home in ["~", "$HOME", "${HOME}", "\"$HOME", "\"${HOME}"] {
-        if word.raw.starts_with(home) {
-            return Some(word.raw.clone());
-        }
+    if is_home(word) {
+        return Some(word.raw.clone());
     }
     let text = word.exact()?;
     let value = match text.split_once('=') {
@@ -103,6 +101,12 @@ fn reached(word: &Word, outside: &impl Fn(&str) -> Option<String>) -> Option<Str
         None if is_option(word) => None,
         None => outside(&text),
     }
+}
+
+/// Whether a word begins with the home folder.
+pub(super) fn is_home(word: &Word) -> bool {
+    let homes = ["~", "$HOME", "${HOME}", "\"$HOME", "\"${HOME}"];
+    homes.iter().any(|home| word.raw.starts_with(home))
 }
 
 fn is_system(path: &str) -> bool {
