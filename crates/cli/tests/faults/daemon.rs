@@ -467,15 +467,24 @@ async fn refused(plan: Plan) -> &'static str {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn on_a_disk_that_fails_the_daemon_says_why_and_goes_on_afterwards() {
+/// The daemon says why, and goes on afterwards.
+async fn on_a_disk_that_fails(row: &str, errno: Errno) {
     let points = recorded().await;
-    for (row, errno) in [
-        ("disk full under the daemon", Errno::Full),
-        ("disk read-only under the daemon", Errno::ReadOnly),
-        ("disk I/O errors under the daemon", Errno::Broken),
-    ] {
-        let plans = plans(&points, &[Fault::Lasting(errno), Fault::Once(errno)]);
-        tries(row, chosen(plans, 3), refused).await;
-    }
+    let plans = plans(&points, &[Fault::Lasting(errno), Fault::Once(errno)]);
+    tries(row, chosen(plans, 3), refused).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_named_and_nothing_stops_for_good() {
+    on_a_disk_that_fails("disk full under the daemon", Errno::Full).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_disk_is_named_and_nothing_stops_for_good() {
+    on_a_disk_that_fails("disk read-only under the daemon", Errno::ReadOnly).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_a_disk_are_named_and_nothing_stops_for_good() {
+    on_a_disk_that_fails("disk I/O errors under the daemon", Errno::Broken).await;
 }
