@@ -315,9 +315,30 @@ async fn an_agent_here_a_sandbox_there_a_person_elsewhere_and_the_cables_are_pul
     assert!(changed.iter().any(|it| it["path"] == "report"), "{data}");
 
     let session = command["session"].to_string();
+    let listed = ["events", "--json", "--session", &session];
+    let rows = machine.runs(&listed).await.succeeds();
+    let rows: Vec<Value> = rows
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let commands: Vec<&Value> = rows.iter().filter(|row| row["kind"] == "command").collect();
+    assert_eq!(commands.len(), 2, "{commands:?}");
+    assert_eq!(commands[0]["data"]["tool"], "write_file");
+    for command in commands {
+        let data = &command["data"];
+        assert!(data["after"].as_u64() > data["before"].as_u64(), "{data}");
+    }
+
     machine.runs(&["undo", &session]).await.succeeds();
     assert!(!project.join("report").exists());
-    assert!(project.join("README").exists());
+    assert!(project.join("test.sh").exists());
+    within("the sandbox has no report", is_gone(copy.join("report"))).await;
+    machine.runs(&["undo", &session]).await.succeeds();
+    assert!(!project.join("test.sh").exists());
+    within("the sandbox has no test", is_gone(copy.join("test.sh"))).await;
+    for folder in [&project, &copy] {
+        assert!(folder.join("README").exists());
+    }
 
     person.join().unwrap();
     drop(stop_models);
@@ -339,6 +360,12 @@ async fn running_in(copies: PathBuf) -> PathBuf {
 
 async fn exists(path: PathBuf) {
     while !path.exists() {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn is_gone(path: PathBuf) {
+    while path.exists() {
         tokio::task::yield_now().await;
     }
 }

@@ -435,10 +435,23 @@ struct Line<'a> {
 impl Line<'_> {
     /// The decision about one part; none for a wrapper that no rule names.
     fn part(&self, part: &Part) -> Option<Decision> {
-        for (index, rule) in applicable(self.rules, self.request) {
-            if part.kind == Kind::Wrapper && rule.command.is_none() {
-                continue;
-            }
+        let concerned = |rule: &Rule| part.kind != Kind::Wrapper || rule.command.is_some();
+        self.by_rules(part, concerned, |pattern, strictness| {
+            self.paths(pattern, part, strictness)
+        })
+        .or_else(|| (part.kind == Kind::Command).then(|| self.by_default(part)))
+    }
+
+    /// What the first rule that matches a part says, of those that are concerned; `by_path` matches
+    /// the paths that are decided about.
+    fn by_rules(
+        &self,
+        part: &Part,
+        concerned: impl Fn(&Rule) -> bool,
+        by_path: impl Fn(&PathPattern, Strictness) -> Match,
+    ) -> Option<Decision> {
+        let rules = applicable(self.rules, self.request);
+        for (index, rule) in rules.filter(|(_, rule)| concerned(rule)) {
             let strictness = match rule.action {
                 Action::Allow => Strictness::Allows,
                 Action::Ask | Action::Deny => Strictness::Restricts,
@@ -450,7 +463,7 @@ impl Line<'_> {
             let by_path = rule
                 .path
                 .as_ref()
-                .map_or(Match::Yes, |pattern| self.paths(pattern, part, strictness));
+                .map_or(Match::Yes, |pattern| by_path(pattern, strictness));
             match (by_command.min(by_path), rule.action) {
                 (Match::Yes, action) => return Some(by_rule(index, action, None)),
                 (Match::Maybe, Action::Ask | Action::Deny) => {
@@ -466,7 +479,7 @@ impl Line<'_> {
                 (Match::Maybe, Action::Allow) | (Match::No, _) => {}
             }
         }
-        (part.kind == Kind::Command).then(|| self.by_default(part))
+        None
     }
 
     /// Where a part writes by a redirection that leaves the workspace, or may where nothing
@@ -488,34 +501,12 @@ impl Line<'_> {
     /// The decision about a redirection that leaves the workspace. What allows a command by its
     /// words says nothing of it: that takes a path, or a rule that allows whatever is run.
     fn redirection(&self, part: &Part, word: &Word) -> Decision {
-        for (index, rule) in applicable(self.rules, self.request) {
-            let strictness = match rule.action {
-                Action::Allow if rule.command.is_some() && rule.path.is_none() => continue,
-                Action::Allow => Strictness::Allows,
-                Action::Ask | Action::Deny => Strictness::Restricts,
-            };
-            let by_command = rule
-                .command
-                .as_ref()
-                .map_or(Match::Yes, |pattern| pattern.matches(part, strictness));
-            let by_path = rule
-                .path
-                .as_ref()
-                .map_or(Match::Yes, |pattern| self.names(pattern, word));
-            match (by_command.min(by_path), rule.action) {
-                (Match::Yes, action) => return by_rule(index, action, None),
-                (Match::Maybe, Action::Ask | Action::Deny) => {
-                    return Decision {
-                        action: Action::Ask,
-                        because: Because::Unclear {
-                            rule: index,
-                            why: self.unknown(part),
-                        },
-                        part: None,
-                    };
-                }
-                (Match::Maybe, Action::Allow) | (Match::No, _) => {}
-            }
+        let concerned = |rule: &Rule| {
+            rule.action != Action::Allow || rule.command.is_none() || rule.path.is_some()
+        };
+        let decided = self.by_rules(part, concerned, |pattern, _| self.names(pattern, word));
+        if let Some(decision) = decided {
+            return decision;
         }
         let why = match word.exact().and_then(|path| self.outside(&path)) {
             Some(path) => format!("leaving the workspace asks, and {path} is outside of it"),
