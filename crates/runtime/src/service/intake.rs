@@ -9,7 +9,7 @@ use crate::daemon::Runtime;
 use crate::refusal::Refusal;
 use crate::sessions::messages::{self, Channel, Message, Purpose};
 use crate::sessions::{self, DEFAULT_SENDER, Export, NewSession, Session};
-use crate::store::StoreError;
+use crate::store::{StoreError, WriteTx};
 
 /// The largest exported session that is read.
 const MAX_EXPORT: u64 = 64 << 20;
@@ -41,14 +41,7 @@ impl Runtime {
             self.db
                 .write(move |tx| {
                     let session = sessions::open(tx.sql(), id)?;
-                    messages::enqueue(
-                        tx,
-                        &session,
-                        &sender,
-                        Channel::Cli,
-                        &content,
-                        Purpose::Message,
-                    )
+                    say(tx, &session, &sender, &content)
                 })
                 .await?
         } else {
@@ -102,14 +95,7 @@ impl Runtime {
                         Some(session) => session,
                         None => sessions::create(tx, new, own_folder)?,
                     };
-                    messages::enqueue(
-                        tx,
-                        &session,
-                        &sender,
-                        Channel::Cli,
-                        &content,
-                        Purpose::Message,
-                    )
+                    say(tx, &session, &sender, &content)
                 })
                 .await;
         };
@@ -122,16 +108,7 @@ impl Runtime {
             self.coordinator.replace_state(&session, state).await?;
         }
         self.db
-            .write(move |tx| {
-                messages::enqueue(
-                    tx,
-                    &session,
-                    &sender,
-                    Channel::Cli,
-                    &content,
-                    Purpose::Message,
-                )
-            })
+            .write(move |tx| say(tx, &session, &sender, &content))
             .await
     }
 
@@ -228,6 +205,16 @@ async fn read_export(file: &str) -> Result<Export, Refusal> {
     }
     let text = tokio::fs::read_to_string(file).await.map_err(unreadable)?;
     Export::parse(&text)
+}
+
+/// A person's message, by a client of the control plane.
+fn say(
+    tx: &mut WriteTx<'_>,
+    session: &Session,
+    sender: &str,
+    text: &str,
+) -> Result<Message, Refusal> {
+    messages::enqueue(tx, session, sender, Channel::Cli, text, Purpose::Message)
 }
 
 /// Whether a session may have this folder as its workspace.
