@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .boxed(".crabtalk.protocol.ServerMessage.msg.agent_event")
         .boxed(".crabtalk.protocol.ServerMessage.msg.stats")
         .boxed(".crabtalk.protocol.ServerMessage.msg.cron_info")
+        .boxed(".crabtalk.protocol.ServerMessage.msg.extension")
         // These carry secrets; their `Debug` is written by hand.
         .skip_debug([
             ".crabtalk.protocol.ClientHello",

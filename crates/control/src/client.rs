@@ -454,12 +454,10 @@ where
 
 #[inline]
 fn is_done(message: &ServerMessage) -> bool {
-    matches!(
-        message.msg,
-        Some(Msg::Extension(ServerExtension {
-            reply: Some(Reply::Done(_)),
-        }))
-    )
+    match &message.msg {
+        Some(Msg::Extension(extension)) => matches!(extension.reply, Some(Reply::Done(_))),
+        _ => false,
+    }
 }
 
 #[inline]

@@ -34,10 +34,11 @@ macro_rules! envelope {
                 use $inner as Inner;
                 match &self.msg {
                     $(Some(Msg::$variant(_)) => $name,)+
-                    Some(Msg::Extension($extension { $field: Some(inner) })) => match inner {
-                        $(Inner::$ext_variant(_) => $ext_name,)+
+                    Some(Msg::Extension(extension)) => match &extension.$field {
+                        $(Some(Inner::$ext_variant(_)) => $ext_name,)+
+                        None => "empty",
                     },
-                    Some(Msg::Extension($extension { $field: None })) | None => "empty",
+                    None => "empty",
                 }
             }
         }
@@ -71,9 +72,9 @@ macro_rules! envelope {
                     use $oneof as Msg;
                     use $inner as Inner;
                     Self {
-                        msg: Some(Msg::Extension($extension {
-                            $field: Some(Inner::$ext_variant(message)),
-                        })),
+                        msg: Some(Msg::Extension(
+                            $extension { $field: Some(Inner::$ext_variant(message)) }.into(),
+                        )),
                     }
                 }
             }
@@ -85,12 +86,13 @@ macro_rules! envelope {
                 fn try_from(envelope: $envelope) -> Result<Self, UnexpectedMessage> {
                     use $oneof as Msg;
                     use $inner as Inner;
-                    match envelope.msg {
-                        Some(Msg::Extension($extension {
-                            $field: Some(Inner::$ext_variant(message)),
-                        })) => Ok(message),
-                        _ => Err(UnexpectedMessage { expected: $ext_name, got: envelope.kind() }),
+                    let got = envelope.kind();
+                    if let Some(Msg::Extension(extension)) = envelope.msg
+                        && let Some(Inner::$ext_variant(message)) = extension.$field
+                    {
+                        return Ok(message);
                     }
+                    Err(UnexpectedMessage { expected: $ext_name, got })
                 }
             }
         )+

@@ -2,9 +2,8 @@
 
 use super::ServerError;
 use super::wire::{
-    ClientExtension, ClientMessage, Done, ServerExtension, ServerMessage, StreamEvent,
-    client_extension::Request, client_message, server_extension::Reply, server_message,
-    stream_event,
+    ClientExtension, ClientMessage, Done, ServerMessage, StreamEvent, client_extension::Request,
+    client_message, server_extension::Reply, server_message, stream_event,
 };
 
 /// How many messages answer a request, and how the last is told.
@@ -56,9 +55,9 @@ impl ReplyShape {
                 event: Some(stream_event::Event::End(_)),
                 ..
             })) => matches!(self, Self::UntilEnd | Self::One),
-            Some(Msg::Extension(ServerExtension {
-                reply: Some(Reply::Done(_)),
-            })) => matches!(self, Self::UntilDone | Self::One),
+            Some(Msg::Extension(extension)) if matches!(extension.reply, Some(Reply::Done(_))) => {
+                matches!(self, Self::UntilDone | Self::One)
+            }
             _ => self == Self::One,
         }
     }

@@ -5,8 +5,8 @@
 //! These two functions write and read the same bytes in one go. What has any other form is left to
 //! the generated code, also to say what is wrong with it.
 
-use bytes::{Buf, BufMut, BytesMut};
-use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
+use bytes::{BufMut, BytesMut};
+use prost::encoding::encoded_len_varint;
 use quintet_framing::{FrameError, HEADER_LEN};
 
 use super::frame::FRAME_FORMAT;
@@ -22,7 +22,15 @@ const CONTENT: u8 = 0x0a;
 const SEQ: [u8; 2] = [0xc0, 0x3e];
 
 /// What comes before the text, at most: a header, three tags, three lengths.
-const HEAD: usize = HEADER_LEN + 3 * (1 + 10);
+const HEAD: usize = HEADER_LEN + 3 * (1 + MAX_VARINT);
+
+/// What comes behind it, at most: the journal number.
+const TAIL: usize = SEQ.len() + MAX_VARINT;
+
+const MAX_VARINT: usize = 10;
+
+/// Up to this length of the text, the frame is put together on the stack and copied once.
+const SHORT: usize = 96;
 
 /// Appends `message` as one frame if it is a piece of text; `None` if it is anything else.
 #[inline]
@@ -50,22 +58,69 @@ pub(super) fn encode(
         Err(error) => return Some(Err(error)),
     };
 
-    let mut head = [0; HEAD];
-    let mut free = &mut head[..];
-    free.put_slice(&header);
-    put_field(STREAM, event_len, &mut free);
-    put_field(kind, content_len, &mut free);
-    put_field(CONTENT, text.len(), &mut free);
-    let head_len = HEAD - free.len();
-
+    let mut frame = Piece::default();
+    frame.put(&header);
+    frame.put_field(STREAM, event_len);
+    frame.put_field(kind, content_len);
+    frame.put_field(CONTENT, text.len());
     out.reserve(HEADER_LEN + payload_len);
-    out.put_slice(&head[..head_len]);
-    out.put_slice(text);
-    if let Some(seq) = *seq {
-        out.put_slice(&SEQ);
-        encode_varint(seq, out);
+    if text.len() <= SHORT {
+        frame.put(text);
+    } else {
+        out.put_slice(frame.written());
+        out.put_slice(text);
+        frame = Piece::default();
     }
+    if let Some(seq) = *seq {
+        frame.put(&SEQ);
+        frame.put_varint(seq);
+    }
+    out.put_slice(frame.written());
     Some(Ok(()))
+}
+
+/// A part of a frame while it is put together.
+struct Piece {
+    bytes: [u8; HEAD + SHORT + TAIL],
+    len: usize,
+}
+
+impl Default for Piece {
+    #[inline]
+    fn default() -> Self {
+        Self {
+            bytes: [0; HEAD + SHORT + TAIL],
+            len: 0,
+        }
+    }
+}
+
+impl Piece {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    #[inline]
+    fn put_field(&mut self, tag: u8, len: usize) {
+        self.put(&[tag]);
+        self.put_varint(len as u64);
+    }
+
+    #[inline]
+    fn put_varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.put(&[value as u8 | 0x80]);
+            value >>= 7;
+        }
+        self.put(&[value as u8]);
+    }
+
+    #[inline]
+    fn written(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 /// The piece of text in `payload`, or `None` if it is anything else.
@@ -85,7 +140,7 @@ pub(super) fn decode(payload: &[u8]) -> Option<ServerMessage> {
         [] => None,
         _ => {
             rest = rest.strip_prefix(&SEQ)?;
-            Some(decode_varint(&mut rest).ok()?)
+            Some(take_varint(&mut rest)?)
         }
     };
     if !rest.is_empty() {
@@ -112,26 +167,30 @@ fn field_len(len: usize) -> usize {
     1 + encoded_len_varint(len as u64) + len
 }
 
-#[inline]
-fn put_field(tag: u8, len: usize, out: &mut &mut [u8]) {
-    out.put_u8(tag);
-    encode_varint(len as u64, out);
-}
-
 /// Takes the tag and the length of a field off `rest`, if it is that field.
 #[inline]
 fn take_field(tag: u8, rest: &mut &[u8]) -> Option<usize> {
-    match **rest {
-        [found, len, ..] if found == tag && len < 0x80 => {
-            rest.advance(2);
-            Some(usize::from(len))
-        }
-        [found, ..] if found == tag => {
-            rest.advance(1);
-            usize::try_from(decode_varint(rest).ok()?).ok()
-        }
-        _ => None,
+    let (&found, after) = rest.split_first()?;
+    if found != tag {
+        return None;
     }
+    *rest = after;
+    usize::try_from(take_varint(rest)?).ok()
+}
+
+/// Takes a number off `rest`, if there is one that fits.
+#[inline]
+fn take_varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let (&byte, after) = rest.split_first()?;
+        *rest = after;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return (shift < 63 || byte < 2).then_some(value);
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -78,6 +78,7 @@ impl FrameFormat {
     }
 
     /// The payload length that `header` declares, checked against the limit.
+    #[inline]
     fn declared(&self, header: [u8; HEADER_LEN]) -> Result<usize, FrameError> {
         let declared = match self.order {
             ByteOrder::Little => u32::from_le_bytes(header),
@@ -208,6 +209,12 @@ impl Decoder {
         &mut self,
         read: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>, FrameError> {
+        if let Some(payload) = self.whole_frame() {
+            let len = HEADER_LEN.saturating_add(payload.len());
+            let value = read(payload);
+            self.buffer.advance(len);
+            return Ok(Some(value));
+        }
         let Some(want) = self.next_len()? else {
             return Ok(None);
         };
@@ -218,6 +225,17 @@ impl Decoder {
         } else {
             read(&self.fed.split_to(want))
         }))
+    }
+
+    /// The payload of a frame that lies whole in the read buffer, as nearly all of a burst do:
+    /// prefix and payload are then consumed in one step.
+    #[inline]
+    fn whole_frame(&self) -> Option<&[u8]> {
+        if self.pending.is_some() || self.failed.is_some() || !self.fed.is_empty() {
+            return None;
+        }
+        let (header, rest) = self.buffer.split_first_chunk()?;
+        rest.get(..self.format.declared(*header).ok()?)
     }
 
     /// The length of the next payload if it has arrived whole, with its prefix consumed.
