@@ -15,6 +15,9 @@ use crate::choices::Choices;
 /// Fewer than the ids of ended messages that [`Turns`] remembers.
 const NAMES: [&str; 6] = ["m1", "m2", "m3", "m4", "m5", ""];
 
+/// A second `complete` comes so soon after the first, if at all.
+const SECOND_WITHIN: Duration = Duration::from_millis(5);
+
 /// Each step is one event.
 pub fn agent_life(data: &[u8]) {
     let mut choices = Choices::new(data);
@@ -81,6 +84,7 @@ fn phases_follow_the_process(choices: &mut Choices<'_>) {
 /// What is known of the running message, kept as plainly as possible.
 struct Known {
     id: MessageId,
+    since: Duration,
     outputs: BTreeSet<&'static str>,
     asks: BTreeSet<&'static str>,
     calls: BTreeSet<&'static str>,
@@ -93,7 +97,12 @@ struct Known {
 
 /// What is known of the ids that ended messages.
 #[derive(Default)]
-struct Ended(BTreeMap<&'static str, How>);
+struct Ended {
+    ids: BTreeMap<&'static str, How>,
+    /// The id of the first `complete`, and when it came.
+    first: Option<(&'static str, Duration)>,
+    mints: bool,
+}
 
 #[derive(Clone, Copy)]
 struct How {
@@ -105,6 +114,7 @@ impl Known {
     fn new(id: MessageId, now: Duration) -> Self {
         Self {
             id,
+            since: now,
             outputs: BTreeSet::new(),
             asks: BTreeSet::new(),
             calls: BTreeSet::new(),
@@ -122,13 +132,16 @@ impl Known {
 
     /// Whether a `complete` may be the second one of an ended message.
     fn doubts(&self, name: &str, ended: &Ended) -> bool {
-        let Some(how) = ended.0.get(name) else {
+        let Some(how) = ended.ids.get(name) else {
             return false;
         };
+        let is_late = ended.first.is_some_and(|(first, at)| {
+            first == name && !ended.mints && self.since >= at + SECOND_WITHIN
+        });
         match () {
             () if self.outputs.contains(name) || how.messages > 1 => false,
             () if how.cancelled || !self.outputs.is_empty() => true,
-            () => !self.said,
+            () => !self.said && !is_late,
         }
     }
 }
@@ -192,7 +205,12 @@ fn one_message_runs_and_ends_once(choices: &mut Choices<'_>) {
                     known.heard(now);
                 }
             }
-            6 => now += Duration::from_secs(choices.byte().into()),
+            6 => {
+                now += match choices.flag() {
+                    true => Duration::from_secs(choices.byte().into()),
+                    false => Duration::from_millis(choices.below(20) as u64),
+                }
+            }
             7 => {
                 let end = turns.complete(name, now);
                 match &mut running {
@@ -201,7 +219,7 @@ fn one_message_runs_and_ends_once(choices: &mut Choices<'_>) {
                         known.doubtful = Some((name, now));
                     }
                     Some(_) => {
-                        let id = end_of(&mut running, &mut ended, Some(name));
+                        let id = end_of(&mut running, &mut ended, Some((name, now)));
                         assert_eq!(id.map(Completion::Ends), Some(end));
                     }
                     None => assert_eq!(end, Completion::Nothing),
@@ -250,14 +268,19 @@ fn element(step: usize, name: &str) -> Element {
 fn end_of(
     running: &mut Option<Known>,
     ended: &mut Ended,
-    by: Option<&'static str>,
+    by: Option<(&'static str, Duration)>,
 ) -> Option<MessageId> {
     let known = running.take()?;
     let cancelled = known.cancelled;
+    if let Some(end) = by {
+        let (first, _) = *ended.first.get_or_insert(end);
+        ended.mints |= first != end.0;
+    }
+    let by = by.map(|(name, _)| name);
     let mut names = known.outputs;
     names.extend(by);
     for name in names {
-        let before = ended.0.get(name).map_or(0, |how| how.messages);
+        let before = ended.ids.get(name).map_or(0, |how| how.messages);
         // Being an output's id tells nothing of a second message; ending it does.
         let messages = match by == Some(name) {
             true => before + 1,
@@ -267,7 +290,7 @@ fn end_of(
             cancelled,
             messages,
         };
-        ended.0.insert(name, how);
+        ended.ids.insert(name, how);
     }
     Some(known.id)
 }
@@ -286,7 +309,7 @@ fn doubt_ends_with_silence(
     });
     let end = turns.settle(now, AFTER);
     match due {
-        Some(name) => assert_eq!(end, end_of(running, ended, Some(name))),
+        Some(name) => assert_eq!(end, end_of(running, ended, Some((name, now)))),
         None => assert_eq!(end, None),
     }
 }

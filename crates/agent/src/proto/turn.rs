@@ -15,6 +15,10 @@ const REMEMBERED_IDS: usize = 32;
 /// Things a running message waits for that are kept by name; more are only not named.
 const MAX_OPEN: usize = 256;
 
+/// Within this time after a message's end a second `complete` of it comes, if one does: it was sent
+/// right behind the first.
+const SECOND_COMPLETE_WITHIN: Duration = Duration::from_millis(5);
+
 /// Keeps the running message of one instance.
 ///
 /// It is that of one process: another one may mint the same ids again.
@@ -22,6 +26,18 @@ const MAX_OPEN: usize = 256;
 pub struct Turns {
     running: Option<Running>,
     ended: VecDeque<Ended>,
+    first: Option<FirstEnd>,
+    /// Messages ended by different ids, so that an id seen before is an earlier message's.
+    mints: bool,
+}
+
+/// The first `complete`, which does not tell yet whether the agent mints its ids or has only one.
+#[derive(Debug)]
+struct FirstEnd {
+    output_id: String,
+    at: Duration,
+    /// Nothing but the `complete` was said in its message.
+    silent: bool,
 }
 
 /// An output id of an ended message.
@@ -37,6 +53,7 @@ struct Ended {
 #[derive(Debug)]
 struct Running {
     id: MessageId,
+    since: Duration,
     output_ids: Vec<String>,
     quiet_since: Duration,
     stall_reported: bool,
@@ -125,6 +142,16 @@ pub struct Busy {
 }
 
 impl Turns {
+    /// When the next message may begin; `None` is at once.
+    ///
+    /// An agent that said nothing but one `complete` may use one id for every message. Once its second
+    /// `complete` would have come, an end of the next message by that id is no other message's.
+    pub fn begins_at(&self) -> Option<Duration> {
+        let first = self.first.as_ref()?;
+        let is_known = self.mints || self.ended.iter().any(|ended| ended.shared);
+        (first.silent && !is_known).then(|| first.at.saturating_add(SECOND_COMPLETE_WITHIN))
+    }
+
     /// Begins a message.
     pub fn begin(&mut self, id: MessageId, now: Duration) -> Result<(), Busy> {
         if let Some(running) = &self.running {
@@ -134,6 +161,7 @@ impl Turns {
         }
         self.running = Some(Running {
             id,
+            since: now,
             output_ids: Vec::new(),
             quiet_since: now,
             stall_reported: false,
@@ -233,18 +261,24 @@ impl Turns {
     ///
     /// A second `complete` of an ended message may arrive while the next one runs, and an agent may use
     /// one id for every message. An id that ended a message before counts at once where it can't be the
-    /// former: after output under it in this message, when several messages ended by it, or when the
-    /// agent spoke in this message without any output and the earlier one was not cancelled.
-    /// Elsewhere it is doubtful.
+    /// former: after output under it in this message, when several messages ended by it, or, in a message
+    /// without output and where the earlier one was not cancelled, when the agent spoke in it, or ended
+    /// no other message so far and this one began well after that. Elsewhere it is doubtful.
     pub fn complete(&mut self, output_id: &str, now: Duration) -> Completion {
         let Some(running) = &mut self.running else {
             return Completion::Nothing;
         };
         if let Some(ended) = self.ended.iter().find(|ended| ended.id == output_id) {
-            let speaks_without_output =
-                running.said && running.output_ids.is_empty() && !ended.cancelled;
+            let begun_well_after = !self.mints
+                && self.first.as_ref().is_some_and(|first| {
+                    let second_by = first.at.saturating_add(SECOND_COMPLETE_WITHIN);
+                    first.output_id == output_id && running.since >= second_by
+                });
             let is_own = running.output_ids.iter().any(|id| id == output_id);
-            if !(is_own || ended.shared || speaks_without_output) {
+            let is_no_other = !ended.cancelled
+                && running.output_ids.is_empty()
+                && (running.said || begun_well_after);
+            if !(is_own || ended.shared || is_no_other) {
                 running.doubtful = Some(Doubtful {
                     output_id: output_id.to_owned(),
                     since: now,
@@ -252,7 +286,7 @@ impl Turns {
                 return Completion::Doubtful;
             }
         }
-        self.end_by(output_id)
+        self.end_by(output_id, now)
             .map_or(Completion::Nothing, Completion::Ends)
     }
 
@@ -271,12 +305,23 @@ impl Turns {
             return None;
         }
         let doubtful = self.running.as_mut()?.doubtful.take()?;
-        self.end_by(&doubtful.output_id)
+        self.end_by(&doubtful.output_id, now)
     }
 
-    fn end_by(&mut self, output_id: &str) -> Option<MessageId> {
+    fn end_by(&mut self, output_id: &str, now: Duration) -> Option<MessageId> {
         let shared = self.ended.iter().any(|ended| ended.id == output_id);
-        let cancelled = self.running.as_ref()?.cancelled;
+        let running = self.running.as_ref()?;
+        let cancelled = running.cancelled;
+        match &self.first {
+            Some(first) => self.mints |= first.output_id != output_id,
+            None => {
+                self.first = Some(FirstEnd {
+                    output_id: output_id.to_owned(),
+                    at: now,
+                    silent: !running.said,
+                });
+            }
+        }
         let message = self.end()?;
         self.remember(Ended {
             id: output_id.to_owned(),
@@ -433,10 +478,41 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_of_one_id_that_says_nothing_completes_late_once_and_then_at_once() {
+    fn an_agent_of_one_id_that_says_nothing_completes_at_once() {
         let mut turns = Turns::default();
         turns.begin(id("m1"), T0).unwrap();
         assert_eq!(turns.complete("out", T0), ends("m1"));
+        assert_eq!(turns.begins_at(), Some(SECOND_COMPLETE_WITHIN));
+        assert_eq!(turns.complete("out", T0), Completion::Nothing);
+        let at = SECOND_COMPLETE_WITHIN;
+        for message in ["m2", "m3"] {
+            turns.begin(id(message), at).unwrap();
+            assert_eq!(turns.complete("out", at), ends(message));
+            assert_eq!(turns.begins_at(), None, "its ids are known");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_mints_its_ids_never_ends_a_message_by_an_earlier_one() {
+        let mut turns = Turns::default();
+        for (message, output) in [("m1", "out_1"), ("m2", "out_2")] {
+            turns.begin(id(message), T0).unwrap();
+            assert_eq!(turns.complete(output, T0), ends(message));
+        }
+        assert_eq!(turns.begins_at(), None);
+        turns.begin(id("m3"), LATER).unwrap();
+        assert_eq!(turns.complete("out_1", LATER), Completion::Doubtful);
+        assert_eq!(turns.complete("out_2", LATER), Completion::Doubtful);
+        assert_eq!(turns.complete("out_3", LATER), ends("m3"));
+    }
+
+    #[test]
+    fn an_agent_of_one_id_that_is_given_the_next_message_too_soon_completes_late_once() {
+        let mut turns = Turns::default();
+        turns.begin(id("m1"), T0).unwrap();
+        turns.output("out", &text(), T0);
+        assert_eq!(turns.complete("out", T0), ends("m1"));
+        assert_eq!(turns.begins_at(), None, "what speaks is not kept waiting");
         turns.begin(id("m2"), T0).unwrap();
         assert_eq!(turns.complete("out", T0), Completion::Doubtful);
         assert_eq!(turns.settles_at(GRACE), Some(GRACE));

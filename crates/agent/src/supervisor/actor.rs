@@ -359,9 +359,15 @@ impl<O: Observer> Actor<O> {
         }
         if self.next_spec.is_some() {
             self.stop("reload", None, true).await;
-        } else if let Some(waiting) = self.waiting.take() {
+        } else if self.may_deliver()
+            && let Some(waiting) = self.waiting.take()
+        {
             self.deliver(waiting);
         }
+    }
+
+    fn may_deliver(&self) -> bool {
+        self.turns.begins_at().is_none_or(|at| at <= self.now())
     }
 
     // Ending
@@ -523,6 +529,10 @@ impl<O: Observer> Actor<O> {
         };
         let at = |time: Option<Duration>| time.and_then(|time| self.epoch.checked_add(time));
         let (stall, doubt) = (at(stall), at(doubt));
+        let deliver = match (self.phase, &self.waiting) {
+            (Phase::Ready, Some(_)) => at(self.turns.begins_at()),
+            _ => None,
+        };
         if let Some(stopping) = &self.stopping {
             return Some(stall.map_or(stopping.at, |stall| stall.min(stopping.at)));
         }
@@ -534,6 +544,7 @@ impl<O: Observer> Actor<O> {
             in_hand.and_then(|in_hand| Some(in_hand.cancel?.1)),
             self.idle_at,
             self.retry_at,
+            deliver,
             stall,
             doubt,
         ]

@@ -119,6 +119,9 @@ def handle(words):
         complete(words[1] if len(words) > 1 else out)
     elif command == "silent":
         complete("out")
+    elif command == "silent-twice":
+        complete(out)
+        complete(out)
     elif command == "never":
         text(out, "begun")
     elif command == "hang":

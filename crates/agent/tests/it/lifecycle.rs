@@ -70,7 +70,10 @@ async fn a_turn_without_output_ends_though_an_earlier_process_used_its_id() {
 #[tokio::test]
 async fn an_agent_of_one_id_ends_every_turn() {
     let world = World::new();
-    let agent = world.open(world.python("wild_agent.py", &[])).await;
+    let mut spec = world.python("wild_agent.py", &[]);
+    // So long that no doubt ends within the test.
+    spec.timings.complete_grace = PATIENCE * 2;
+    let agent = world.open(spec).await;
     for text in ["state-only out", "state-only out", "silent", "silent"] {
         assert_eq!(run(&agent, text).await, done(), "{text}");
     }
@@ -79,6 +82,21 @@ async fn an_agent_of_one_id_ends_every_turn() {
         assert_eq!(run(&agent, "silent").await, done());
     }
     assert_eq!(agent.status().restarts, 0);
+    world.finish().await;
+}
+
+#[tokio::test]
+async fn the_second_complete_of_a_silent_turn_does_not_end_the_next() {
+    let world = World::new();
+    let agent = world.open(world.python("wild_agent.py", &[])).await;
+    let mut expected = String::new();
+    for _ in 0..10 {
+        assert_eq!(run(&agent, "silent-twice").await, done());
+        assert_eq!(run(&agent, "hello").await, done());
+        expected.push_str("echo: hello");
+        assert_eq!(world.observer.text(), expected, "it was ended by another");
+        agent.restart("user").await;
+    }
     world.finish().await;
 }
 

@@ -109,7 +109,9 @@ impl<O: Observer> Actor<O> {
             return;
         }
         match self.phase {
-            Phase::Ready if self.next_spec.is_none() => return self.deliver(waiting),
+            Phase::Ready if self.next_spec.is_none() && self.may_deliver() => {
+                return self.deliver(waiting);
+            }
             Phase::Terminated => self.start_now = true,
             Phase::Crashed => self.start_now = self.retry_at.is_none(),
             _ => {}
