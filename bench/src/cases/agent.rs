@@ -129,8 +129,9 @@ async fn through_the_daemon(count: u64) -> anyhow::Result<f64> {
         let started = std::time::Instant::now();
         let answer = client.send(message(&count.to_string())).await?;
         let elapsed = started.elapsed().as_secs_f64();
-        // An answer has an end; the journal holds all of it.
-        ensure!(answer.content.len() as u64 == (count * 200).min(15 << 20));
+        // An answer is cut, and says so; the journal holds all of it.
+        let text = answer.content.bytes().take_while(|byte| *byte == b'x');
+        ensure!(text.count() as u64 == (count * 200).min(15 << 20));
         drop(stop);
         Ok(count as f64 / elapsed)
     };
