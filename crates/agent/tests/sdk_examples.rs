@@ -7,7 +7,7 @@ mod harness;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use harness::{Recorder, World, logged, run};
+use harness::{Recorder, World, logged, object, run};
 use quintet_agent::{
     Element, FinishReason, InboundMessage, InstanceEvent, InstanceHandle, InstanceSpec, Phase,
     Steered, Timings, TokenUsage, TurnEnd,
@@ -172,8 +172,22 @@ async fn check(world: World, spec: InstanceSpec) {
         "waiting, told: go left3: wait"
     );
 
-    // A cancel ends the turn, not the process.
+    // A changed configuration reaches the running turn and restarts nothing.
     let before = agent.status().pid;
+    let turn = start_waiting(&world, &agent, "configured").await;
+    agent
+        .config_update(object(json!({"prefix": "no. "})), "user")
+        .await;
+    assert_eq!(agent.steer("go on").await, Steered::Delivered);
+    assert_eq!(joined(turn).await, completed(FinishReason::EndTurn, 4));
+    assert_eq!(
+        text(&world.observer, "configured"),
+        "waiting, told: go onno. 4: wait"
+    );
+    assert!(logged(&agent, "user changed: prefix").await);
+    assert_eq!(agent.status().pid, before);
+
+    // A cancel ends the turn, not the process.
     let turn = start_waiting(&world, &agent, "cancelled").await;
     assert!(agent.cancel().await);
     let TurnEnd::Completed {

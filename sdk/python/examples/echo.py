@@ -1,5 +1,7 @@
 """Counts what it is told and says it back; the count survives restarts."""
 
+from typing import Any, Mapping, Optional
+
 from quintet_agent import Agent, Context, Message
 
 agent = Agent(initial_state={"count": 0, "history": []})
@@ -16,8 +18,14 @@ async def handle(ctx: Context, message: Message) -> None:
             break
     async with ctx.tool("count", {"words": message.text}) as call:
         call.output = str(len(message.text.split()))
-    await ctx.text(f"{agent.state['count']}: {message.text}")
+    prefix = agent.config.get("prefix", "")
+    await ctx.text(f"{prefix}{agent.state['count']}: {message.text}")
     await ctx.usage(input_tokens=len(message.text), output_tokens=0, cost="0.001")
+
+
+@agent.on_config
+def configured(changes: Mapping[str, Any], source: Optional[str]) -> None:
+    agent.log.info("%s changed: %s", source, ", ".join(changes))
 
 
 @agent.on_shutdown

@@ -13,10 +13,12 @@ agent.onMessage(async (ctx, message) => {
     if (!guidance.done) await ctx.text(`, told: ${guidance.value}`);
   }
   await ctx.tool("count", { words: message.text }, () => String(message.text.split(/\s+/).length));
-  await ctx.text(`${agent.state.count}: ${message.text}`);
+  const prefix = String(agent.config["prefix"] ?? "");
+  await ctx.text(`${prefix}${agent.state.count}: ${message.text}`);
   await ctx.usage(message.text.length, 0, "0.001");
 });
 
+agent.onConfig((changes, source) => agent.log.info(`${source} changed: ${Object.keys(changes).join(", ")}`));
 agent.onShutdown((reason) => agent.log.info(`stopping: ${reason}`));
 
 await agent.run();
