@@ -20,6 +20,8 @@ pub fn agent(payload: &[u8]) {
         }
     }
     if let Ok(message) = serde_json::from_slice::<CoordinatorToAgent>(payload) {
+        let short = CoordinatorToAgent::decode(payload).expect("both ways agree");
+        assert_eq!(short, message);
         let text = serde_json::to_vec(&message).expect("a message is JSON");
         let again: CoordinatorToAgent = serde_json::from_slice(&text).expect("as written");
         let twice = serde_json::to_vec(&again).expect("a message is JSON");

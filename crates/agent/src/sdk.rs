@@ -262,7 +262,7 @@ fn session(init: Init, out: Outgoing) -> Session {
 
 async fn receive(reader: &mut FrameReader<OwnedReadHalf>) -> Result<CoordinatorToAgent, SdkError> {
     let frame = reader.next().await?.ok_or(SdkError::Disconnected)?;
-    Ok(serde_json::from_slice(&frame)?)
+    Ok(CoordinatorToAgent::decode(&frame)?)
 }
 
 /// The turn that runs, as the connection sees it.

@@ -1,8 +1,8 @@
 //! From a frame's payload to a message of the agent.
 //!
-//! Text deltas are most of the traffic, so they have a way of their own: one pass over the bytes,
-//! one allocation. Whatever does not fit that exact shape takes the general way, which knows every
-//! message and names what is wrong.
+//! Text deltas are most of the traffic, and every turn waits for its end: both have a way of their own,
+//! one pass over the bytes and no allocation. Whatever does not fit that exact shape takes the general
+//! way, which knows every message and names what is wrong.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,8 +11,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::element::{Element, RawElement};
-use super::message::{AgentToCoordinator, ApprovalRequest, LogEntry};
+use super::element::{Element, RawElement, TextKind};
+use super::message::{AgentToCoordinator, ApprovalRequest, FinishReason, LogEntry};
+use super::usage::TokenUsage;
 
 /// Why a payload is not a message of this plane. The agent is at fault and the connection is closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,52 +48,109 @@ pub struct Decoded<'a> {
     pub unknown_fields: Vec<String>,
 }
 
+/// More text of one kind, still where it arrived unless it had to be unescaped.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TextUpdate<'a> {
+    /// The agent's id of its output.
+    pub message_id: Cow<'a, str>,
+    /// Which text it adds to.
+    pub kind: TextKind,
+    /// The added text.
+    pub text: Cow<'a, str>,
+}
+
+/// What a payload holds.
+#[derive(Debug, PartialEq)]
+pub enum Payload<'a> {
+    /// A piece of text.
+    Text(TextUpdate<'a>),
+    /// Any message.
+    Message(Decoded<'a>),
+}
+
 /// Decodes one payload.
 pub fn decode(payload: &[u8]) -> Result<Decoded<'_>, BadFrame> {
-    match text_update(payload) {
-        Some(message) => Ok(Decoded {
-            message,
+    Ok(match decode_payload(payload)? {
+        Payload::Text(update) => Decoded {
+            message: AgentToCoordinator::StreamUpdate {
+                message_id: update.message_id,
+                element: update.kind.element(update.text.into_owned()),
+            },
             unknown_fields: Vec::new(),
-        }),
-        None => general(payload),
+        },
+        Payload::Message(decoded) => decoded,
+    })
+}
+
+/// Decodes one payload without a copy of the text that it adds.
+pub fn decode_payload(payload: &[u8]) -> Result<Payload<'_>, BadFrame> {
+    match short(payload) {
+        Some(payload) => Ok(payload),
+        None => general(payload).map(Payload::Message),
     }
 }
 
+/// What the two messages that every turn has consist of: text and its end.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TextUpdate<'a> {
+struct ShortFields<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
     #[serde(borrow)]
     message_id: Cow<'a, str>,
     #[serde(borrow)]
-    element: TextElement<'a>,
+    element: Option<TextFields<'a>>,
+    #[serde(borrow)]
+    finish_reason: Option<Cow<'a, str>>,
+    token_usage: Option<TokenUsage>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TextElement<'a> {
+struct TextFields<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
-    text: String,
+    #[serde(borrow)]
+    text: Cow<'a, str>,
 }
 
-fn text_update(payload: &[u8]) -> Option<AgentToCoordinator<'_>> {
-    let update: TextUpdate<'_> = serde_json::from_slice(payload).ok()?;
-    if update.kind != "stream_update" {
-        return None;
+fn short(payload: &[u8]) -> Option<Payload<'_>> {
+    let fields: ShortFields<'_> = serde_json::from_slice(payload).ok()?;
+    match fields {
+        ShortFields {
+            kind: "stream_update",
+            message_id,
+            element: Some(element),
+            finish_reason: None,
+            token_usage: None,
+        } => {
+            let kind = match element.kind {
+                "text_delta" => TextKind::Delta,
+                "thinking" => TextKind::Thinking,
+                _ => return None,
+            };
+            Some(Payload::Text(TextUpdate {
+                message_id,
+                kind,
+                text: element.text,
+            }))
+        }
+        ShortFields {
+            kind: "complete",
+            message_id,
+            element: None,
+            finish_reason: Some(finish_reason),
+            token_usage,
+        } => Some(Payload::Message(Decoded {
+            message: AgentToCoordinator::Complete {
+                message_id,
+                finish_reason: FinishReason::named(&finish_reason),
+                token_usage,
+            },
+            unknown_fields: Vec::new(),
+        })),
+        _ => None,
     }
-    let text = update.element.text;
-    let element = match update.element.kind {
-        "text_delta" => Element::TextDelta { text },
-        "text_final" => Element::TextFinal { text },
-        "thinking" => Element::Thinking { text },
-        _ => return None,
-    };
-    Some(AgentToCoordinator::StreamUpdate {
-        message_id: update.message_id,
-        element,
-    })
 }
 
 fn general(payload: &[u8]) -> Result<Decoded<'_>, BadFrame> {
@@ -266,8 +324,7 @@ impl<'a> Fields<'a> {
 #[cfg(test)]
 mod tests {
     use super::super::element::{FileChangeKind, TerminalStream};
-    use super::super::message::{AskOption, FinishReason, Question};
-    use super::super::usage::TokenUsage;
+    use super::super::message::{AskOption, Question};
     use super::*;
     use proptest::prelude::*;
     use serde_json::json;
@@ -460,16 +517,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_short_way_and_the_general_way_agree(text in ".*", id in ".*", kind in 0usize..3) {
-            let element = match kind {
-                0 => Element::TextDelta { text },
-                1 => Element::TextFinal { text },
-                _ => Element::Thinking { text },
+        fn the_short_way_and_the_general_way_agree(text in ".*", id in ".*", thinks: bool) {
+            let kind = if thinks { TextKind::Thinking } else { TextKind::Delta };
+            let update = TextUpdate { message_id: id.into(), kind, text: text.into() };
+            let message = AgentToCoordinator::StreamUpdate {
+                message_id: update.message_id.clone(),
+                element: kind.element(update.text.to_string()),
             };
-            let message = AgentToCoordinator::StreamUpdate { message_id: Cow::Owned(id), element };
             let bytes = serde_json::to_vec(&message).unwrap();
-            prop_assert_eq!(text_update(&bytes), Some(message.clone()));
-            prop_assert_eq!(general(&bytes).unwrap().message, message);
+            prop_assert_eq!(&general(&bytes).unwrap().message, &message);
+            prop_assert_eq!(&decode(&bytes).unwrap().message, &message);
+            prop_assert_eq!(short(&bytes), Some(Payload::Text(update)));
+        }
+
+        #[test]
+        fn both_ways_agree_on_an_end(id in ".*", reason in "[a-z_]*|end_turn|budget", tokens: Option<u64>) {
+            let message = AgentToCoordinator::Complete {
+                message_id: id.into(),
+                finish_reason: FinishReason::named(&reason),
+                token_usage: tokens.map(|input_tokens| TokenUsage { input_tokens, ..TokenUsage::default() }),
+            };
+            let bytes = serde_json::to_vec(&message).unwrap();
+            let decoded = Decoded { message, unknown_fields: Vec::new() };
+            prop_assert_eq!(&general(&bytes).unwrap(), &decoded);
+            prop_assert_eq!(short(&bytes), Some(Payload::Message(decoded)));
         }
 
         #[test]

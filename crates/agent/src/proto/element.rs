@@ -92,18 +92,37 @@ impl Element {
         }
     }
 
-    /// Makes `next` a part of this element where both are deltas of one kind, which say the same
-    /// together; else gives it back.
-    pub fn join(&mut self, next: Self) -> Result<(), Self> {
-        match (self, next) {
-            (Self::TextDelta { text }, Self::TextDelta { text: more })
-            | (Self::Thinking { text }, Self::Thinking { text: more })
+    /// Adds `more` to this element where it is text of that kind and not too long already; `false`
+    /// when it has to be an element of its own. Two deltas of one kind say the same together.
+    pub fn join(&mut self, kind: TextKind, more: &str) -> bool {
+        match (self, kind) {
+            (Self::TextDelta { text }, TextKind::Delta)
+            | (Self::Thinking { text }, TextKind::Thinking)
                 if text.len() + more.len() <= MAX_JOINED =>
             {
-                text.push_str(&more);
-                Ok(())
+                text.push_str(more);
+                true
             }
-            (_, next) => Err(next),
+            _ => false,
+        }
+    }
+}
+
+/// The texts that come in pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextKind {
+    /// The answer.
+    Delta,
+    /// What the model thinks.
+    Thinking,
+}
+
+impl TextKind {
+    /// The element that a text of this kind is.
+    pub fn element(self, text: String) -> Element {
+        match self {
+            Self::Delta => Element::TextDelta { text },
+            Self::Thinking => Element::Thinking { text },
         }
     }
 }
@@ -204,17 +223,20 @@ mod tests {
                 }
                 said
             };
+            let join = |last: &mut Element, next: &Element| match next {
+                Element::TextDelta { text } => last.join(TextKind::Delta, text),
+                Element::Thinking { text } => last.join(TextKind::Thinking, text),
+                _ => false,
+            };
             let mut joined: Vec<Element> = Vec::new();
-            for piece in pieces.clone() {
-                let apart = match joined.last_mut() {
-                    Some(last) => last.join(piece).err(),
-                    None => Some(piece),
-                };
-                joined.extend(apart);
+            for piece in &pieces {
+                if !joined.last_mut().is_some_and(|last| join(last, piece)) {
+                    joined.push(piece.clone());
+                }
             }
             prop_assert_eq!(said(&joined), said(&pieces));
             for pair in joined.windows(2) {
-                prop_assert!(pair[0].clone().join(pair[1].clone()).is_err());
+                prop_assert!(!join(&mut pair[0].clone(), &pair[1]));
             }
         }
     }

@@ -109,6 +109,33 @@ pub enum CoordinatorToAgent {
     Unknown,
 }
 
+impl CoordinatorToAgent {
+    /// Reads a payload.
+    ///
+    /// A message is read by its fields at once: which type it is would else be found out in a copy of
+    /// all of them.
+    pub fn decode(payload: &[u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Fields<'a> {
+            #[serde(rename = "type", borrow)]
+            kind: Cow<'a, str>,
+            id: MessageId,
+            data: MessageData,
+            #[serde(default)]
+            origin: Origin,
+        }
+        match serde_json::from_slice::<Fields<'_>>(payload) {
+            Ok(Fields {
+                kind,
+                id,
+                data,
+                origin,
+            }) if kind == "message" => Ok(Self::Message(InboundMessage { id, data, origin })),
+            _ => serde_json::from_slice(payload),
+        }
+    }
+}
+
 /// What a process is told first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Init {
@@ -271,6 +298,20 @@ pub enum FinishReason {
     Other(String),
 }
 
+impl FinishReason {
+    /// The reason of this name.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "end_turn" => Self::EndTurn,
+            "max_tokens" => Self::MaxTokens,
+            "cancelled" => Self::Cancelled,
+            "error" => Self::Error,
+            "budget" => Self::Budget,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+}
+
 /// One question to the person.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Question {
@@ -414,6 +455,10 @@ mod tests {
             ),
         ] {
             assert_eq!(serde_json::to_value(&typed).unwrap(), wire);
+            assert_eq!(
+                CoordinatorToAgent::decode(wire.to_string().as_bytes()).unwrap(),
+                typed
+            );
             assert_eq!(
                 serde_json::from_value::<CoordinatorToAgent>(wire).unwrap(),
                 typed

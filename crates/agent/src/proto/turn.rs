@@ -187,19 +187,7 @@ impl Turns {
         now: Duration,
     ) -> Option<&MessageId> {
         let running = self.running.as_mut()?;
-        running.heard(now);
-        running.doubtful = None;
-        if running
-            .output_ids
-            .last()
-            .is_none_or(|last| last != output_id)
-        {
-            running.output_ids.retain(|known| known != output_id);
-            if running.output_ids.len() >= REMEMBERED_IDS {
-                running.output_ids.remove(0);
-            }
-            running.output_ids.push(output_id.to_owned());
-        }
+        running.spoke(output_id, now);
         match element {
             Element::ToolCall { call_id, name, .. } if running.calls.len() < MAX_OPEN => {
                 running.calls.insert(call_id.clone(), name.clone());
@@ -209,6 +197,13 @@ impl Turns {
             }
             _ => {}
         }
+        Some(&running.id)
+    }
+
+    /// The message that a piece of text belongs to; `None` is output for no message.
+    pub fn text(&mut self, output_id: &str, now: Duration) -> Option<&MessageId> {
+        let running = self.running.as_mut()?;
+        running.spoke(output_id, now);
         Some(&running.id)
     }
 
@@ -403,6 +398,18 @@ impl Running {
         self.quiet_since = now;
         self.stall_reported = false;
         self.said = true;
+    }
+
+    fn spoke(&mut self, output_id: &str, now: Duration) {
+        self.heard(now);
+        self.doubtful = None;
+        if self.output_ids.last().is_none_or(|last| last != output_id) {
+            self.output_ids.retain(|known| known != output_id);
+            if self.output_ids.len() >= REMEMBERED_IDS {
+                self.output_ids.remove(0);
+            }
+            self.output_ids.push(output_id.to_owned());
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::types::{InstanceEvent, Observer, TurnEnd};
-use crate::proto::element::Element;
+use crate::proto::element::{Element, TextKind};
 use crate::proto::message::{AgentId, MessageId};
 
 /// What waits for the observer.
@@ -37,24 +37,44 @@ impl<O: Observer> Outbox<O> {
         self.pending.push(event);
     }
 
-    /// Adds a piece of output; a delta becomes a part of the one before it that waits here too, so
-    /// that a runaway agent costs its observer by the batch and not by the token.
+    /// Adds a piece of output.
     pub(super) fn push_element(&mut self, running: &MessageId, output: &str, element: Element) {
-        let element = match self.pending.last_mut() {
-            Some(InstanceEvent::Element {
-                output_id,
-                element: last,
-                ..
-            }) if output_id == output => match last.join(element) {
-                Ok(()) => return,
-                Err(element) => element,
-            },
-            _ => element,
-        };
+        match element {
+            Element::TextDelta { text } => self.push_text(running, output, TextKind::Delta, &text),
+            Element::Thinking { text } => {
+                self.push_text(running, output, TextKind::Thinking, &text);
+            }
+            element => self.push(InstanceEvent::Element {
+                message_id: running.clone(),
+                output_id: output.to_owned(),
+                element,
+            }),
+        }
+    }
+
+    /// Adds a piece of text; it becomes a part of the one before it that waits here too, so that a
+    /// runaway agent costs its observer by the batch and not by the token.
+    pub(super) fn push_text(
+        &mut self,
+        running: &MessageId,
+        output: &str,
+        kind: TextKind,
+        text: &str,
+    ) {
+        if let Some(InstanceEvent::Element {
+            output_id,
+            element: last,
+            ..
+        }) = self.pending.last_mut()
+            && output_id == output
+            && last.join(kind, text)
+        {
+            return;
+        }
         self.push(InstanceEvent::Element {
             message_id: running.clone(),
             output_id: output.to_owned(),
-            element,
+            element: kind.element(text.to_owned()),
         });
     }
 

@@ -1,5 +1,7 @@
 //! The part of an instance's task that runs messages: commands in, frames out, output back.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -7,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Actor, InHand, Loss, Waiting, breaker_text};
 use crate::logs::{LogLine, LogSource};
-use crate::proto::decode::{BadFrame, Decoded, decode};
+use crate::proto::decode::{BadFrame, Decoded, Payload, decode_payload};
 use crate::proto::lifecycle::{Phase, Trigger};
 use crate::proto::message::{AgentToCoordinator, CoordinatorToAgent, FinishReason, LogEntry};
 use crate::proto::turn::Completion;
@@ -229,24 +231,40 @@ impl<O: Observer> Actor<O> {
     /// Changes of state are made durable first: nothing that the agent said after one is acted on before.
     pub(super) async fn ingest(&mut self, first: Bytes) -> Result<(), Loss> {
         let (frames, frame_error) = self.collect(first);
-        let mut messages = Vec::with_capacity(frames.len());
+        let mut payloads = Vec::with_capacity(frames.len());
         let mut bad = None;
         for frame in &frames {
-            match decode(frame) {
-                Ok(decoded) => messages.push(decoded),
+            match decode_payload(frame) {
+                Ok(payload) => payloads.push(payload),
                 Err(error) => {
                     bad = Some(error);
                     break;
                 }
             }
         }
-        let mut durable = self.store(&messages).await?;
+        let mut durable = self.store(&payloads).await?;
         let mut logs = Vec::new();
-        for decoded in messages {
+        // What arrived together was heard together.
+        let now = self.now();
+        for payload in payloads {
+            let decoded = match payload {
+                Payload::Text(update) => {
+                    let id = update.message_id.as_ref();
+                    match self.turns.text(id, now) {
+                        Some(running) => {
+                            self.outbox
+                                .push_text(running, id, update.kind, &update.text);
+                        }
+                        None => self.note_stray("output", id, &mut logs),
+                    }
+                    continue;
+                }
+                Payload::Message(decoded) => decoded,
+            };
             for field in &decoded.unknown_fields {
                 self.note_unknown(format!("the unknown field `{field}` is ignored"), &mut logs);
             }
-            if let Err(loss) = self.take(decoded.message, &mut durable, &mut logs) {
+            if let Err(loss) = self.take(decoded.message, now, &mut durable, &mut logs) {
                 self.write_logs(logs).await;
                 return Err(loss);
             }
@@ -259,11 +277,14 @@ impl<O: Observer> Actor<O> {
         }
     }
 
-    async fn store(&mut self, messages: &[Decoded<'_>]) -> Result<Durable, Loss> {
-        let lists: Vec<Vec<Value>> = messages
+    async fn store(&mut self, payloads: &[Payload<'_>]) -> Result<Durable, Loss> {
+        let lists: Vec<Vec<Value>> = payloads
             .iter()
-            .filter_map(|decoded| match &decoded.message {
-                AgentToCoordinator::StateDelta { deltas } => Some(deltas.clone()),
+            .filter_map(|payload| match payload {
+                Payload::Message(Decoded {
+                    message: AgentToCoordinator::StateDelta { deltas },
+                    ..
+                }) => Some(deltas.clone()),
                 _ => None,
             })
             .collect();
@@ -283,10 +304,10 @@ impl<O: Observer> Actor<O> {
     fn take(
         &mut self,
         message: AgentToCoordinator<'_>,
+        now: Duration,
         durable: &mut Durable,
         logs: &mut Vec<LogLine>,
     ) -> Result<(), Loss> {
-        let now = self.now();
         match message {
             AgentToCoordinator::StreamUpdate {
                 message_id,
