@@ -28,6 +28,10 @@ use crate::store::{Appending, Db, StoreError};
 /// told by the journal, hence after the disk, so reading ahead tells nobody anything early.
 const MAX_IN_FLIGHT: usize = 4;
 
+/// More batches may be on their way while they are no longer than this together: what is there when
+/// a commit begins goes with it, and each commit waits for the disk once.
+const MAX_BYTES_IN_FLIGHT: usize = 1024 * 1024;
+
 /// What a turn is told whose rows the database refused.
 const NOT_WRITTEN: &str = "what the agent said could not be written";
 
@@ -56,8 +60,9 @@ pub(crate) struct Gate {
     used: TokenUsage,
     /// What the gateway metered of the turn's model calls.
     metered: TokenUsage,
-    /// Rows that are on their way to the disk, oldest first.
-    in_flight: VecDeque<Appending>,
+    /// Rows that are on their way to the disk, oldest first, with their length.
+    in_flight: VecDeque<(Appending, usize)>,
+    bytes_in_flight: usize,
     /// Why something of the turn is not in the journal.
     lost: Option<StoreError>,
 }
@@ -85,19 +90,30 @@ impl Gate {
         if rows.is_empty() {
             return Ok(());
         }
-        if self.in_flight.len() >= MAX_IN_FLIGHT
-            && let Some(oldest) = self.in_flight.pop_front()
+        let bytes = rows.iter().map(|row| row.data.len()).sum();
+        while self.in_flight.len() >= MAX_IN_FLIGHT
+            && self.bytes_in_flight + bytes > MAX_BYTES_IN_FLIGHT
         {
+            self.settle_oldest().await?;
+        }
+        self.in_flight
+            .push_back((db.start_append(rows).await?, bytes));
+        self.bytes_in_flight += bytes;
+        Ok(())
+    }
+
+    async fn settle_oldest(&mut self) -> Result<(), StoreError> {
+        if let Some((oldest, bytes)) = self.in_flight.pop_front() {
+            self.bytes_in_flight -= bytes;
             oldest.durable().await?;
         }
-        self.in_flight.push_back(db.start_append(rows).await?);
         Ok(())
     }
 
     /// Waits until everything that was sent is durable.
     async fn settle(&mut self) -> Result<(), StoreError> {
-        while let Some(oldest) = self.in_flight.pop_front() {
-            oldest.durable().await?;
+        while !self.in_flight.is_empty() {
+            self.settle_oldest().await?;
         }
         Ok(())
     }
@@ -121,6 +137,7 @@ impl Turn {
                 used: TokenUsage::default(),
                 metered: TokenUsage::default(),
                 in_flight: VecDeque::new(),
+                bytes_in_flight: 0,
                 lost: None,
             }),
             recorded: Notify::new(),
