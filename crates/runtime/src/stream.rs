@@ -12,11 +12,14 @@
 //!
 //! A client that asked for raw elements gets each of them whole beside that.
 
+use std::borrow::Cow;
+
 use quintet_control::wire::{
     AgentEventKind, AgentEventMsg, AskUser, JournalEvent, Question, QuestionOption, StreamChunk,
     StreamEnd, StreamEvent, StreamStart, StreamThinking, ToolCallInfo, ToolResult, ToolStart,
     ToolsComplete, stream_event::Event,
 };
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::journal::{Kind, Row};
@@ -63,9 +66,22 @@ pub fn end_of_turn(row: &Row) -> Option<StreamEnd> {
     }
 }
 
+/// Most rows are text, so it is taken out without the rest.
+#[derive(Deserialize)]
+struct Text<'a> {
+    #[serde(borrow)]
+    text: Cow<'a, str>,
+}
+
 fn event(row: &Row) -> Option<Event> {
     let data = match row.kind {
         Kind::ToolsComplete => return Some(Event::ToolsComplete(ToolsComplete {})),
+        Kind::TextDelta => {
+            let text = serde_json::from_str::<Text<'_>>(&row.data).map(|it| it.text.into_owned());
+            return Some(Event::Chunk(StreamChunk {
+                content: text.unwrap_or_default(),
+            }));
+        }
         _ => row.value(),
     };
     let text = |key: &str| data[key].as_str().unwrap_or_default().to_owned();
@@ -76,7 +92,6 @@ fn event(row: &Row) -> Option<Event> {
             session: row.session.unwrap_or_default(),
             turn: row.turn,
         })),
-        Kind::TextDelta => chunk(text("text")),
         Kind::TextFinal if data["streamed"] == true => None,
         Kind::TextFinal => chunk(text("text")),
         Kind::TerminalOutput if data["call"].is_string() => None,

@@ -45,6 +45,9 @@ impl Runtime {
                 return Err(Refusal::Internal("the daemon is stopping".into()));
             }
             for row in rows {
+                if is_cut && row.kind == Kind::TextDelta {
+                    continue;
+                }
                 if let Some(text) = stream::answer_text(&row) {
                     let room = MAX_ANSWER.saturating_sub(content.len());
                     let part = text.floor_char_boundary(room);
