@@ -22,7 +22,7 @@ use crate::error::CommandError;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Events that wait to be shown; the socket waits beyond that.
 const WAITING_EVENTS: usize = 256;
-const WAITING_APPROVALS: usize = 16;
+const WAITING_ASIDES: usize = 16;
 
 /// What begins the turn.
 #[derive(Debug, Clone)]
@@ -35,8 +35,17 @@ pub(crate) enum Opening {
 #[derive(Debug)]
 pub(crate) enum Seen {
     Event(StreamEvent),
-    /// The agent waits for leave; no event of the stream tells of it.
+    /// What no event of the stream tells of.
+    Aside(Aside),
+}
+
+/// What the journal alone tells of a turn.
+#[derive(Debug)]
+pub(crate) enum Aside {
+    /// The agent waits for leave.
     Approval(Approval),
+    /// The turn has been quiet for long; the text says what it waits for.
+    Stalled(String),
 }
 
 /// A turn that is being watched.
@@ -44,8 +53,8 @@ pub(crate) enum Seen {
 pub(crate) struct Turn {
     home: Home,
     events: mpsc::Receiver<Result<StreamEvent, CommandError>>,
-    approvals: mpsc::Receiver<Approval>,
-    waiting: mpsc::Sender<Approval>,
+    asides: mpsc::Receiver<Aside>,
+    aside: mpsc::Sender<Aside>,
     session: Option<u64>,
     readers: JoinSet<()>,
 }
@@ -59,12 +68,12 @@ impl Turn {
             Opening::Say(message) => message.session,
             Opening::Retry(retry) => Some(retry.session),
         };
-        let (waiting, approvals) = mpsc::channel(WAITING_APPROVALS);
+        let (aside, asides) = mpsc::channel(WAITING_ASIDES);
         let mut turn = Self {
             home: home.clone(),
             events,
-            approvals,
-            waiting,
+            asides,
+            aside,
             session,
             readers: JoinSet::new(),
         };
@@ -83,8 +92,8 @@ impl Turn {
         let event = tokio::select! {
             biased;
             event = self.events.recv() => event.transpose()?,
-            // Never ends by itself: the other end is kept in `waiting`.
-            Some(approval) = self.approvals.recv() => return Ok(Some(Seen::Approval(approval))),
+            // Never ends by itself: the other end is kept in `aside`.
+            Some(aside) = self.asides.recv() => return Ok(Some(Seen::Aside(aside))),
         };
         if let Some(StreamEvent {
             event: Some(Event::Start(start)),
@@ -93,8 +102,7 @@ impl Turn {
         }) = &event
         {
             self.session = Some(start.session);
-            let watch =
-                watch_approvals(self.home.clone(), start.session, *seq, self.waiting.clone());
+            let watch = watch_asides(self.home.clone(), start.session, *seq, self.aside.clone());
             self.readers.spawn(watch);
         }
         Ok(event.map(Seen::Event))
@@ -155,12 +163,12 @@ async fn read(
     }
 }
 
-/// Looks for approvals in the session's journal, for as long as the turn is watched.
-async fn watch_approvals(
+/// Looks into the session's journal for as long as the turn is watched.
+async fn watch_asides(
     home: Home,
     session: u64,
     mut after_seq: Option<u64>,
-    waiting: mpsc::Sender<Approval>,
+    asides: mpsc::Sender<Aside>,
 ) {
     let mut redial = Redial::new(&home, None);
     loop {
@@ -173,9 +181,12 @@ async fn watch_approvals(
             }));
             while let Some(Ok(row)) = rows.next().await {
                 after_seq = Some(row.seq);
-                if let What::Approval(approval) = event::Event::from(&row).what
-                    && waiting.send(approval).await.is_err()
-                {
+                let aside = match event::Event::from(&row).what {
+                    What::Approval(approval) => Aside::Approval(approval),
+                    What::Stalled { text } => Aside::Stalled(text),
+                    _ => continue,
+                };
+                if asides.send(aside).await.is_err() {
                     return;
                 }
             }

@@ -75,7 +75,11 @@ pub(crate) enum What {
         summary: String,
     },
     CompactionUndone,
-    /// A remark of the daemon's, such as a stalled turn.
+    /// The turn has been quiet for long; the text says what it waits for.
+    Stalled {
+        text: String,
+    },
+    /// A remark of the daemon's.
     Remark {
         text: String,
     },
@@ -264,7 +268,7 @@ fn read(kind: &str, data: &str) -> Option<What> {
             summary: text("summary").unwrap_or_default(),
         },
         "compaction_undone" => What::CompactionUndone,
-        "agent_stalled" => What::Remark {
+        "agent_stalled" => What::Stalled {
             text: format!(
                 "the agent makes no progress{}",
                 text("waiting_for")

@@ -202,7 +202,7 @@ impl Transcript {
                 self.push(Block::Answer { text: summary });
             }
             What::CompactionUndone => self.note("the agent's full memory is back", Tone::Plain),
-            What::Remark { text } => self.note(text, Tone::Plain),
+            What::Stalled { text } | What::Remark { text } => self.note(text, Tone::Plain),
             What::Titled { .. } | What::Other => {}
         }
     }

@@ -15,7 +15,7 @@ use crate::chat::event::Approval;
 use crate::error::CommandError;
 use crate::output::table::cut;
 use crate::output::{BAD, DIM, GOOD, Output, stderr_is_terminal, styled, terminal_text};
-use crate::turn::{Opening, Seen, Turn};
+use crate::turn::{Aside, Opening, Seen, Turn};
 
 /// As a shell reports a command that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
@@ -139,6 +139,8 @@ pub(crate) struct Shown {
     /// Tool calls are talk, and only a person at a terminal wants it.
     tools: bool,
     mid_line: bool,
+    /// What was last said of a stall: a turn that is quiet again and again says it once.
+    stalled: Option<String>,
 }
 
 impl Shown {
@@ -148,6 +150,7 @@ impl Shown {
             json,
             tools: !json && stderr_is_terminal(),
             mid_line: false,
+            stalled: None,
         }
     }
 
@@ -159,14 +162,36 @@ impl Shown {
     ) -> Result<Option<StreamEnd>, CommandError> {
         match seen {
             Seen::Event(event) => self.event(event, session),
-            Seen::Approval(approval) => {
-                if !self.json {
-                    self.end_line()?;
-                    self.output.talk(approval_text(approval));
-                }
+            Seen::Aside(_) if self.json => Ok(None),
+            Seen::Aside(Aside::Approval(approval)) => {
+                self.end_line()?;
+                self.output.talk(approval_text(approval));
+                Ok(None)
+            }
+            Seen::Aside(Aside::Stalled(text)) => {
+                self.stalled(text, session);
                 Ok(None)
             }
         }
+    }
+
+    /// Says that the turn is quiet. The answer may go on in the middle of its line, so nothing is
+    /// put between its pieces on stdout.
+    fn stalled(&mut self, text: &str, session: Option<u64>) {
+        if self.stalled.as_deref() == Some(text) {
+            return;
+        }
+        if self.mid_line && stderr_is_terminal() {
+            self.output.talk("");
+        }
+        let said = terminal_text::one_line(text);
+        match session {
+            Some(session) => self
+                .output
+                .talk(format_args!("{said} (`quintet cancel {session}` stops it)")),
+            None => self.output.talk(said),
+        }
+        self.stalled = Some(text.to_owned());
     }
 
     fn event(

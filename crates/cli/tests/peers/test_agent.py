@@ -5,6 +5,7 @@
     ask               asks which colour, then says the answer
     approve COMMAND   asks for leave, then says what became of it
     wait              works until it is steered or cancelled
+    wait twice        the same until it is steered again
     crash             ends in the middle of its answer
     tool              calls a tool and thinks
     log TEXT          logs TEXT
@@ -74,10 +75,11 @@ def answer(text):
         say("approved" if result["approved"] else f"denied: {result.get('reason')}")
     elif command == "wait":
         say("waiting")
-        message = wait_for("steer", "cancel")
-        if message["type"] == "cancel":
-            return "cancelled"
-        say(f", steered by {message['content']}")
+        for _ in range(2 if rest == "twice" else 1):
+            message = wait_for("steer", "cancel")
+            if message["type"] == "cancel":
+                return "cancelled"
+            say(f", steered by {message['content']}")
     elif command == "crash":
         say("about to")
         os._exit(3)

@@ -267,6 +267,15 @@ impl Running {
         }
     }
 
+    /// The lines that it prints from here to its end.
+    pub(crate) async fn rest(mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        while let Some(line) = within("it ends", self.lines.next_line()).await.unwrap() {
+            lines.push(line);
+        }
+        lines
+    }
+
     pub(crate) async fn ends(mut self) -> ExitStatus {
         within("the process ends", self.child.wait()).await.unwrap()
     }

@@ -114,6 +114,38 @@ async fn a_running_turn_is_steered_and_another_cancelled() {
 }
 
 #[tokio::test]
+async fn a_quiet_turn_is_said_once_on_stderr_and_its_answer_stays_whole() {
+    let machine = Machine::with_test_agent();
+    let config = std::fs::read_to_string(machine.home().join("config.toml")).unwrap();
+    machine.configure(&format!("{config}stall_after = \"100ms\"\n"));
+    let _daemon = machine.up().await;
+    let mut events =
+        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
+    // What is said is read here, and the answer goes to a file.
+    let mut command = machine.program("sh");
+    command.args([
+        "-c",
+        "exec \"$0\" send test 'wait twice' 2>&1 >answer",
+        env!("CARGO_BIN_EXE_quintet"),
+    ]);
+    let mut send = Running::start(command);
+    assert_eq!(
+        send.line().await,
+        "the agent makes no progress; it waits for output or `complete` from the agent \
+         (`quintet cancel 1` stops it)"
+    );
+    events.prints("agent_stalled").await;
+    machine.runs(&["steer", "1", "left"]).await.succeeds();
+    events.prints("agent_stalled").await;
+    machine.runs(&["steer", "1", "right"]).await.succeeds();
+    assert_eq!(send.rest().await, Vec::<String>::new());
+    assert_eq!(
+        std::fs::read_to_string(machine.path().join("answer")).unwrap(),
+        "waiting, steered by left, steered by right\n"
+    );
+}
+
+#[tokio::test]
 async fn waiting_messages_are_listed_changed_and_removed() {
     let machine = Machine::with_test_agent();
     let _daemon = machine.up().await;
