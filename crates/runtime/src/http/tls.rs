@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::Listener;
+use quintet_framing::ReadAhead;
 use quintet_sandbox::proto::Fingerprint;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -128,13 +129,13 @@ impl PlainListener {
 }
 
 impl Listener for PlainListener {
-    type Io = TcpStream;
+    type Io = ReadAhead<TcpStream>;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         let (mut socket, peer) = Listener::accept(&mut self.0).await;
         send_at_once(&mut socket);
-        (socket, peer)
+        (ReadAhead::new(socket), peer)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -146,7 +147,7 @@ impl Listener for PlainListener {
 pub(crate) struct TlsListener {
     tcp: TcpListener,
     acceptor: TlsAcceptor,
-    handshakes: JoinSet<Option<(TlsStream<TcpStream>, SocketAddr)>>,
+    handshakes: JoinSet<Option<(TlsStream<ReadAhead<TcpStream>>, SocketAddr)>>,
 }
 
 impl TlsListener {
@@ -160,7 +161,7 @@ impl TlsListener {
 }
 
 impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
+    type Io = TlsStream<ReadAhead<TcpStream>>;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
@@ -170,7 +171,7 @@ impl Listener for TlsListener {
                     match accepted {
                         Ok((mut socket, peer)) => {
                             send_at_once(&mut socket);
-                            let handshake = self.acceptor.accept(socket);
+                            let handshake = self.acceptor.accept(ReadAhead::new(socket));
                             self.handshakes.spawn(async move {
                                 let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
                                 match done {
