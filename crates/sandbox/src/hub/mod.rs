@@ -20,6 +20,7 @@ mod registry;
 mod serve;
 mod shell;
 mod transfer;
+mod write_behind;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
