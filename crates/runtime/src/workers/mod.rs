@@ -55,7 +55,7 @@ pub(crate) struct Workers {
     audit: TaskTracker,
     stop: CancellationToken,
     /// There is a built-in worker.
-    has_local: AtomicBool,
+    has_local: Arc<AtomicBool>,
     /// The built-in worker's commands can write wherever the daemon can.
     local_is_unconfined: AtomicBool,
 }
@@ -75,7 +75,9 @@ impl Workers {
         };
         let audit = TaskTracker::new();
         let observer = audit::AuditObserver::new(db.clone(), metrics.clone(), audit.clone());
-        let auth = tokens::TokenAuth::new(db.clone(), builtin_token.hash(LOCAL));
+        let has_local = Arc::<AtomicBool>::default();
+        let hash = builtin_token.hash(LOCAL);
+        let auth = tokens::TokenAuth::new(db.clone(), hash, has_local.clone());
         Self {
             hub: Hub::new(settings, Arc::new(auth), Arc::new(observer), stop.clone()),
             jobs: Arc::default(),
@@ -85,7 +87,7 @@ impl Workers {
             tasks: TaskTracker::new(),
             audit,
             stop,
-            has_local: AtomicBool::new(false),
+            has_local,
             local_is_unconfined: AtomicBool::new(false),
         }
     }

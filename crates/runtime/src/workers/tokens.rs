@@ -1,5 +1,8 @@
 //! Worker tokens: made, listed, taken back, and checked at every registration.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use async_trait::async_trait;
 use quintet_sandbox::hub::{AuthError, PeerInfo, WorkerAuth, auth};
 use quintet_sandbox::proto::{Fingerprint, Token, TokenHash};
@@ -88,17 +91,36 @@ fn valid(connection: &Connection, worker: &str) -> Result<Vec<TokenHash>, StoreE
 pub(crate) struct TokenAuth {
     db: Db,
     builtin: TokenHash,
+    /// There is a built-in worker.
+    has_local: Arc<AtomicBool>,
 }
 
 impl TokenAuth {
-    pub(crate) fn new(db: Db, builtin: TokenHash) -> Self {
-        Self { db, builtin }
+    pub(crate) fn new(db: Db, builtin: TokenHash, has_local: Arc<AtomicBool>) -> Self {
+        Self {
+            db,
+            builtin,
+            has_local,
+        }
     }
 }
 
 #[async_trait]
 impl WorkerAuth for TokenAuth {
     async fn authorize(&self, peer: &PeerInfo, daemon_id: &str) -> Result<(), AuthError> {
+        // The newer of two with one name wins, so that another `local` would end the built-in one,
+        // and with it what sessions run.
+        if daemon_id == LOCAL && self.has_local.load(Ordering::Relaxed) {
+            let builtin = PeerInfo {
+                same_user: false,
+                ..peer.clone()
+            };
+            return auth::check(&builtin, daemon_id, [self.builtin]).map_err(|_| {
+                AuthError::Reserved {
+                    daemon_id: daemon_id.to_owned(),
+                }
+            });
+        }
         let worker = daemon_id.to_owned();
         let mut hashes = self
             .db
@@ -130,7 +152,7 @@ mod tests {
         let path = folder.path().join("q.db");
         let db = Db::open(&path).expect("new");
         let builtin = mint(None).expect("random");
-        let auth = TokenAuth::new(db.clone(), builtin.hash(LOCAL));
+        let auth = TokenAuth::new(db.clone(), builtin.hash(LOCAL), Arc::default());
         let token = mint(None).expect("random");
         let stored = token.clone();
         let id = db
@@ -159,5 +181,35 @@ mod tests {
                     .any(|part| part == secret.as_bytes())
             );
         }
+    }
+
+    #[tokio::test]
+    async fn the_built_in_worker_s_name_is_its_alone_while_there_is_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let builtin = mint(None).expect("random");
+        let has_local = Arc::new(AtomicBool::new(false));
+        let auth = TokenAuth::new(db.clone(), builtin.hash(LOCAL), has_local.clone());
+        let token = mint(None).expect("random");
+        let stored = token.clone();
+        db.write(move |tx| insert(tx, LOCAL, &stored))
+            .await
+            .expect("durable");
+        let same_user = PeerInfo {
+            address: None,
+            same_user: true,
+            token: None,
+        };
+        assert_eq!(auth.authorize(&same_user, LOCAL).await, Ok(()));
+        assert_eq!(auth.authorize(&remote(&token), LOCAL).await, Ok(()));
+
+        has_local.store(true, Ordering::Relaxed);
+        let reserved = Err(AuthError::Reserved {
+            daemon_id: LOCAL.to_owned(),
+        });
+        assert_eq!(auth.authorize(&same_user, LOCAL).await, reserved);
+        assert_eq!(auth.authorize(&remote(&token), LOCAL).await, reserved);
+        assert_eq!(auth.authorize(&remote(&builtin), LOCAL).await, Ok(()));
+        assert_eq!(auth.authorize(&same_user, "box").await, Ok(()));
     }
 }

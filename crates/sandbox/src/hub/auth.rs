@@ -33,6 +33,14 @@ pub enum AuthError {
         /// The name it wants.
         daemon_id: String,
     },
+    /// The name is the daemon's own worker's.
+    #[error(
+        "the name {daemon_id:?} is taken by the daemon's own worker; give this one another --daemon-id"
+    )]
+    Reserved {
+        /// The name it wants.
+        daemon_id: String,
+    },
     /// The tokens could not be looked up.
     #[error("tokens can't be checked now: {0}")]
     Unavailable(String),
