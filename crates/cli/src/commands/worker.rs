@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use quintet_runtime::WorkspaceCopies;
 use quintet_runtime::config::{ByteSize, parse_duration};
 use quintet_runtime::home::Home;
+use quintet_runtime::{WorkspaceCopies, WorkspaceSnapshots};
 use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, Limits, Network};
 use quintet_sandbox::proto::{Fingerprint, Token};
 use quintet_sandbox::tls::pinned_client;
@@ -238,6 +238,11 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
     let copies = WorkspaceCopies::of(&config, folder.join("copies"))
         .map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
     config.mirrors = Some(Arc::new(copies));
+    config.snapshots = Some(Arc::new(WorkspaceSnapshots::new(
+        home.root().to_owned(),
+        config.root.clone(),
+        folder.join("snapshots.json"),
+    )));
     config.quotas = args.limits.quotas();
     let limits = args.limits.limits();
     if args.isolate || !limits.is_empty() {

@@ -10,6 +10,7 @@ mod commands;
 mod copies;
 mod finish;
 mod open_commands;
+mod snapshots;
 mod writes;
 
 use std::collections::HashMap;
@@ -34,6 +35,7 @@ use crate::refusal::Refusal;
 pub(crate) use commands::SessionExec;
 pub use copies::WorkspaceCopies;
 pub(crate) use finish::{CommandEnd, Finish};
+pub use snapshots::WorkspaceSnapshots;
 pub(crate) use writes::ToolWrite;
 
 /// Workspaces that are open at once; beyond it the longest unused one without a worker is closed.
