@@ -190,7 +190,7 @@ impl Conn {
 
     // ---- v2 ----
 
-    /// Opens a stream whose reader lets `window` bytes be in flight.
+    /// Opens a stream whose reader lets `window` bytes be in flight once the first have come.
     pub(super) async fn open(&self, open: Open, window: u32) -> Result<HubStream, Gone> {
         let (events_tx, events) = mpsc::unbounded_channel();
         let receive = Arc::new(Mutex::new(ReceiveCredit::new(window)));
@@ -219,10 +219,6 @@ impl Conn {
         };
         if !self.0.link.open(id, Body::Open(Box::new(open))).await {
             return Err(Gone);
-        }
-        let more = lock(&stream.receive).open();
-        if let Some(more) = more {
-            stream.control(Body::Credit(more)).await;
         }
         Ok(stream)
     }

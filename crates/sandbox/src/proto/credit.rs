@@ -42,6 +42,8 @@ pub struct ReceiveCredit {
     granted: u64,
     taken: u64,
     window: u64,
+    /// Whether more than the initial credit was granted, where the window is wider.
+    opened: bool,
 }
 
 impl ReceiveCredit {
@@ -51,11 +53,16 @@ impl ReceiveCredit {
             granted: u64::from(INITIAL_CREDIT),
             taken: 0,
             window: u64::from(window.max(INITIAL_CREDIT)),
+            opened: window <= INITIAL_CREDIT,
         }
     }
 
-    /// The grant that opens the window, if it is wider than the initial one.
+    /// The grant that opens the window, if it is wider than the initial one. Without it the window
+    /// opens with the first frame that is taken: most streams carry less than the initial credit.
     pub fn open(&mut self) -> Option<u32> {
+        if std::mem::replace(&mut self.opened, true) {
+            return None;
+        }
         let more = self.window.saturating_sub(u64::from(INITIAL_CREDIT));
         self.granted = self.granted.saturating_add(more);
         u32::try_from(more).ok().filter(|more| *more > 0)
@@ -72,12 +79,16 @@ impl ReceiveCredit {
     /// the window, so that grants are few.
     pub fn taken(&mut self, len: usize) -> Option<u32> {
         self.taken = self.taken.saturating_add(u64::from(cost(len)));
-        if self.taken < self.window / 4 {
+        let opening = self.open();
+        if opening.is_none() && self.taken < self.window / 4 {
             return None;
         }
-        let grant = u32::try_from(self.taken).unwrap_or(u32::MAX);
+        let opening = opening.unwrap_or(0);
+        let grant = u32::try_from(self.taken)
+            .unwrap_or(u32::MAX)
+            .min(u32::MAX.saturating_sub(opening));
         self.taken = self.taken.saturating_sub(u64::from(grant));
         self.granted = self.granted.saturating_add(u64::from(grant));
-        Some(grant)
+        Some(grant.saturating_add(opening))
     }
 }

@@ -19,6 +19,7 @@ mod partials;
 mod process;
 mod spool;
 mod state;
+mod terminal;
 mod transfer;
 mod tree;
 mod upload;
@@ -64,8 +65,8 @@ const DRAIN: Duration = Duration::from_secs(5);
 const SWEEP: Duration = Duration::from_secs(60 * 60);
 
 /// What a worker's socket may buffer. As much is cleared before every read, so that more of it would
-/// make each short message slower.
-const READ_BUFFER: usize = 64 * 1024;
+/// make each short message slower; bulk is read in larger pieces all the same.
+const READ_BUFFER: usize = 8 * 1024;
 
 /// Why a worker can't start.
 #[derive(Debug, thiserror::Error)]

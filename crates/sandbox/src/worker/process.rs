@@ -3,18 +3,25 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::ExitStatus;
+use std::sync::OnceLock;
 
 use bytes::{Bytes, BytesMut};
-use pty_process::{OwnedReadPty, OwnedWritePty, Size};
+use pty_process::Size;
 use quintet_framing::descriptors::give_back;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use rustix::fs::OFlags;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::process::Child;
 use tokio::sync::oneshot;
 
 use super::spool::MAX_RECORD;
+use super::terminal::{self, TerminalInput, TerminalOutput};
 use crate::isolate::client::IsolatedExit;
 use crate::isolate::{Files, IsolationClient, Program};
+
+/// How much of a pipe is asked for before it is known that there is more. Most commands print little,
+/// and a large piece of memory, taken and given back for each, is what the allocator is slow at.
+const FIRST_READ: usize = 4 * 1024;
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,14 +51,18 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub(crate) enum Input {
     Pipe(pipe::Sender),
-    Pty(OwnedWritePty),
+    Terminal(TerminalInput),
 }
 
 /// Where its output comes from.
 #[derive(Debug)]
 pub(crate) enum Output {
-    Pipe(pipe::Receiver),
-    Pty(OwnedReadPty),
+    Pipe {
+        pipe: pipe::Receiver,
+        /// Bytes to ask for at the next read.
+        want: usize,
+    },
+    Terminal(TerminalOutput),
 }
 
 /// Waits for its end.
@@ -79,8 +90,7 @@ impl Spawner {
             let sender = pipe::Sender::from_owned_fd(write.into())?;
             (Some(Input::Pipe(sender)), OwnedFd::from(read))
         } else {
-            let null = std::fs::File::open("/dev/null")?;
-            (None, null.into())
+            (None, no_input()?)
         };
         let (pid, exit) = match self {
             Self::Direct => {
@@ -115,12 +125,8 @@ impl Spawner {
         Ok(Process {
             pid,
             stdin: input,
-            stdout: Some(Output::Pipe(pipe::Receiver::from_owned_fd(
-                out_read.into(),
-            )?)),
-            stderr: Some(Output::Pipe(pipe::Receiver::from_owned_fd(
-                err_read.into(),
-            )?)),
+            stdout: Some(Output::of_pipe(out_read)?),
+            stderr: Some(Output::of_pipe(err_read)?),
             exit,
         })
     }
@@ -151,11 +157,11 @@ impl Spawner {
                 (pid, Exit::Helper(exit))
             }
         };
-        let (read, write) = pty.into_split();
+        let (output, input) = terminal::split(pty.into())?;
         Ok(Process {
             pid,
-            stdin: Some(Input::Pty(write)),
-            stdout: Some(Output::Pty(read)),
+            stdin: Some(Input::Terminal(input)),
+            stdout: Some(Output::Terminal(output)),
             stderr: None,
             exit,
         })
@@ -163,31 +169,38 @@ impl Spawner {
 }
 
 impl Output {
+    /// Of a pipe that was just made: there is nothing to find out about it.
+    fn of_pipe(read: io::PipeReader) -> io::Result<Self> {
+        let fd = OwnedFd::from(read);
+        rustix::fs::fcntl_setfl(&fd, OFlags::NONBLOCK)?;
+        Ok(Self::Pipe {
+            pipe: pipe::Receiver::from_owned_fd_unchecked(fd)?,
+            want: FIRST_READ,
+        })
+    }
+
     /// The next bytes, or `None` at the end. Cancel safe.
     ///
     /// Memory for the bytes is taken only once there are some: an idle command holds none.
     pub(crate) async fn read(&mut self) -> Option<Bytes> {
         match self {
-            Self::Pipe(pipe) => loop {
+            Self::Pipe { pipe, want } => loop {
                 pipe.readable().await.ok()?;
-                let mut buffer = BytesMut::with_capacity(MAX_RECORD);
+                let mut buffer = BytesMut::with_capacity(*want);
                 match pipe.try_read_buf(&mut buffer) {
                     Ok(0) => return None,
-                    Ok(_) => return Some(buffer.freeze()),
+                    Ok(read) => {
+                        *want = match read < *want {
+                            true => FIRST_READ,
+                            false => MAX_RECORD,
+                        };
+                        return Some(buffer.freeze());
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(_) => return None,
                 }
             },
-            Self::Pty(pty) => {
-                // The kernel gives a terminal's output in pieces of at most 4 KiB.
-                let mut buffer = BytesMut::with_capacity(4096);
-                match pty.read_buf(&mut buffer).await {
-                    Ok(0) => None,
-                    Ok(_) => Some(buffer.freeze()),
-                    // EIO is how Linux says that nobody has the terminal open any more.
-                    Err(_) => None,
-                }
-            }
+            Self::Terminal(terminal) => terminal.read().await,
         }
     }
 }
@@ -197,7 +210,7 @@ impl Input {
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Pipe(pipe) => pipe.write(bytes).await,
-            Self::Pty(pty) => pty.write(bytes).await,
+            Self::Terminal(terminal) => terminal.write(bytes).await,
         }
     }
 
@@ -205,7 +218,7 @@ impl Input {
     pub(crate) fn resize(&self, rows: u16, cols: u16) -> io::Result<()> {
         match self {
             Self::Pipe(_) => Ok(()),
-            Self::Pty(pty) => pty.resize(Size::new(rows, cols)).map_err(pty_error),
+            Self::Terminal(terminal) => terminal.resize(rows, cols),
         }
     }
 }
@@ -222,6 +235,16 @@ impl Exit {
             },
         }
     }
+}
+
+/// What a program reads that is given nothing.
+fn no_input() -> io::Result<OwnedFd> {
+    static NULL: OnceLock<OwnedFd> = OnceLock::new();
+    if let Some(null) = NULL.get() {
+        return null.try_clone();
+    }
+    let null = OwnedFd::from(std::fs::File::open("/dev/null")?);
+    NULL.get_or_init(|| null).try_clone()
 }
 
 fn exit_kind(status: ExitStatus) -> ExitKind {
