@@ -128,7 +128,13 @@ const PLANES: &[Plane] = &[
             Part::Types(
                 "crates/sandbox/src/proto/message.rs",
                 Form::Json,
-                &["ErrorMessage", "Load", "Metadata", "SnapshotInfo"],
+                &[
+                    "ErrorMessage",
+                    "FormerConnection",
+                    "Load",
+                    "Metadata",
+                    "SnapshotInfo",
+                ],
             ),
             Part::Heading("Version 2: frames"),
             Part::Module("crates/sandbox/src/proto/frame.rs"),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -12,7 +12,9 @@ use crate::proto::credit::{ReceiveCredit, SendCredit};
 use crate::proto::frame::{
     Body, End, FailureCode, Frame, FrameKind, HEADER, Open, Opened, Outcome, StreamId,
 };
-use crate::proto::{Dialect, HubToWorker, Load, Names, Protocol, WorkerToHub};
+use crate::proto::{
+    Dialect, FormerConnection, HubToWorker, Load, Metadata, Names, Protocol, WorkerToHub,
+};
 use crate::socket::WsMessage;
 
 /// Messages of one v1 shell or download that wait for their reader; a full queue stops the
@@ -22,6 +24,14 @@ const V1_QUEUE: usize = 64;
 /// The connection is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gone;
+
+/// One of the times that a worker was registered: by a connection, or again on the same one when it
+/// had been silent for too long. Requests last as long as it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Registration {
+    link: u64,
+    ended: u64,
+}
 
 /// A cheap handle of one connection.
 #[derive(Debug, Clone)]
@@ -37,12 +47,22 @@ struct Inner {
     running: AtomicUsize,
     /// What the last heartbeat said.
     load: Mutex<Option<Load>>,
+    /// What its worker calls it, and the one before; known once that has registered.
+    lineage: OnceLock<Lineage>,
     close: Mutex<Option<oneshot::Sender<(u16, String)>>>,
+}
+
+#[derive(Debug)]
+struct Lineage {
+    name: String,
+    former: Option<FormerConnection>,
 }
 
 #[derive(Debug, Default)]
 struct Routes {
     closed: bool,
+    /// How often all of them were ended.
+    ended: u64,
     last_stream: StreamId,
     streams: HashMap<StreamId, StreamRoute>,
     requests: HashMap<String, mpsc::Sender<WorkerToHub>>,
@@ -86,12 +106,21 @@ impl Conn {
             dialect: watch::Sender::new(known),
             running: AtomicUsize::new(0),
             load: Mutex::default(),
+            lineage: OnceLock::new(),
             close: Mutex::new(Some(close)),
         }))
     }
 
     pub(super) fn id(&self) -> u64 {
         self.0.link.id
+    }
+
+    /// The registration that requests are made under now.
+    pub(super) fn registration(&self) -> Registration {
+        Registration {
+            link: self.id(),
+            ended: self.routes().ended,
+        }
     }
 
     pub(super) fn protocol(&self) -> Protocol {
@@ -108,6 +137,27 @@ impl Conn {
 
     pub(super) fn load(&self) -> Option<Load> {
         *lock(&self.0.load)
+    }
+
+    /// Notes what the worker calls this connection.
+    pub(super) fn registered(&self, metadata: &Metadata) {
+        if let Some(name) = &metadata.connection {
+            // A worker that registers again on the same connection says the same.
+            let _ = self.0.lineage.set(Lineage {
+                name: name.clone(),
+                former: metadata.former.clone(),
+            });
+        }
+    }
+
+    /// Whether this connection's worker is the one that had `lost` and says that a stream which was
+    /// opened there never reached it.
+    pub(super) fn never_got(&self, lost: &HubStream) -> bool {
+        let former = self.0.lineage.get().and_then(|it| it.former.as_ref());
+        let before = lost.conn.0.lineage.get();
+        former.zip(before).is_some_and(|(former, before)| {
+            former.connection == before.name && lost.id > former.last_stream
+        })
     }
 
     /// Counts a command or shell as running until the guard is dropped.
@@ -138,6 +188,7 @@ impl Conn {
     pub(super) fn drop_routes(&self, closed: bool) {
         let mut routes = self.routes();
         routes.closed = closed;
+        routes.ended += 1;
         routes.streams.clear();
         routes.requests.clear();
     }
@@ -200,7 +251,7 @@ impl Conn {
             receive: receive.clone(),
             gate: gate.clone(),
         };
-        let id = {
+        let (id, ended) = {
             let mut routes = self.routes();
             if routes.closed {
                 return Err(Gone);
@@ -208,10 +259,15 @@ impl Conn {
             routes.last_stream = routes.last_stream.wrapping_add(1);
             let id = routes.last_stream;
             routes.streams.insert(id, route);
-            id
+            (id, routes.ended)
+        };
+        let registration = Registration {
+            link: self.id(),
+            ended,
         };
         let stream = HubStream {
             conn: self.clone(),
+            registration,
             id,
             events,
             receive,
@@ -304,6 +360,7 @@ impl Drop for V1Route {
 #[derive(Debug)]
 pub(super) struct HubStream {
     conn: Conn,
+    registration: Registration,
     id: StreamId,
     events: mpsc::UnboundedReceiver<StreamEvent>,
     receive: Arc<Mutex<ReceiveCredit>>,
@@ -343,8 +400,9 @@ impl HubStream {
         }
     }
 
-    pub(super) fn conn(&self) -> &Conn {
-        &self.conn
+    /// The registration that it was opened under.
+    pub(super) fn registration(&self) -> Registration {
+        self.registration
     }
 }
 

@@ -120,6 +120,7 @@ impl Hub {
             .filter(|millis| !millis.is_multiple_of(1000));
         let audit = Audit::start(self, worker, &id, &request);
         let running = conn.count();
+        let mut unanswered = None;
         let transport = match conn.protocol() {
             Protocol::V1 => {
                 if request.stdin {
@@ -161,10 +162,13 @@ impl Hub {
                     stdin: request.stdin,
                     mirror: request.mirror,
                 };
+                unanswered = Some(open.clone());
                 Transport::V2(conn.open(open, WINDOW).await.map_err(lost)?)
             }
         };
-        Ok(ExecHandle::new(self, worker, id, transport, audit, running))
+        let mut handle = ExecHandle::new(self, worker, id, transport, audit, running);
+        handle.unanswered = unanswered;
+        Ok(handle)
     }
 
     /// Continues with a command that was detached from, or whose hub went away, from the start of
@@ -222,6 +226,9 @@ pub struct ExecHandle {
     transport: Transport,
     input: Input,
     seen: [u64; 2],
+    /// The request, until something came back.
+    unanswered: Option<Open>,
+    cancelled: bool,
     attached: Option<Opened>,
     mirrored: Option<Mirrored>,
     audit: Audit,
@@ -250,6 +257,8 @@ impl ExecHandle {
             transport,
             input: Input::new(worker, input),
             seen: [0; 2],
+            unanswered: None,
+            cancelled: false,
             attached: None,
             mirrored: None,
             audit,
@@ -305,6 +314,9 @@ impl ExecHandle {
                 Transport::V2(stream) => stream.next().await,
                 Transport::Over => return Err(self.lost()),
             };
+            if event.is_some() {
+                self.unanswered = None;
+            }
             match event {
                 Some(StreamEvent::Opened(opened)) => {
                     // What was on its way in may be lost; it follows before anything new.
@@ -335,7 +347,11 @@ impl ExecHandle {
                     self.mirrored = end.mirrored;
                     return self.ended(outcome(end.outcome), duration);
                 }
-                None => self.reattach().await?,
+                None => {
+                    if let Some(end) = self.reattach().await? {
+                        return Ok(end);
+                    }
+                }
             }
         }
     }
@@ -372,6 +388,7 @@ impl ExecHandle {
     /// Kills the command's process tree. Its end still comes from [`Self::next`], as
     /// [`ExecOutcome::Cancelled`].
     pub async fn cancel(&mut self) {
+        self.cancelled = true;
         match &mut self.transport {
             Transport::V2(stream) => stream.control(Body::Cancel).await,
             Transport::V1 { ready, .. } => {
@@ -436,32 +453,47 @@ impl ExecHandle {
         }
     }
 
-    /// Continues on the worker's next connection.
-    async fn reattach(&mut self) -> Result<(), RequestError> {
-        let Transport::V2(stream) = &self.transport else {
+    /// Continues on the worker's next connection, or begins there if the request was lost. Answers
+    /// with the end of a command that nobody wants any more.
+    async fn reattach(&mut self) -> Result<Option<ExecEvent>, RequestError> {
+        let Transport::V2(lost) = &self.transport else {
             return Err(self.lost());
         };
         self.input.interrupt();
-        let attached = async {
-            let conn = self
-                .hub
-                .inner
-                .returned(&self.worker, stream.conn().id())
-                .await?;
-            let open = Open::Attach {
-                id: self.id.clone(),
-                stdout: self.seen[0],
-                stderr: self.seen[1],
-            };
-            conn.open(open, WINDOW).await.map_err(|_| self.lost())
+        let conn = match self
+            .hub
+            .inner
+            .returned(&self.worker, lost.registration())
+            .await
+        {
+            Ok(conn) => conn,
+            Err(error) => return self.ended(Err(error), Duration::ZERO).map(Some),
         };
-        match attached.await {
-            Ok(stream) => {
-                self.transport = Transport::V2(stream);
-                Ok(())
-            }
-            Err(error) => self.ended(Err(error), Duration::ZERO).map(drop),
+        let again = self.unanswered.as_ref().filter(|_| conn.never_got(lost));
+        if again.is_some() && self.cancelled {
+            return self
+                .ended(Ok(ExecOutcome::Cancelled), Duration::ZERO)
+                .map(Some);
         }
+        let open = again.cloned().unwrap_or_else(|| Open::Attach {
+            id: self.id.clone(),
+            stdout: self.seen[0],
+            stderr: self.seen[1],
+        });
+        let begins = again.is_some();
+        let Ok(stream) = conn.open(open, WINDOW).await else {
+            return self.ended(Err(self.lost()), Duration::ZERO).map(Some);
+        };
+        if begins {
+            // Its input was on its way behind it. Who attaches is told how much of it has come.
+            self.input.resume(stream.sender(), 0);
+        }
+        if self.cancelled {
+            // The first may be lost; a second changes nothing.
+            stream.control(Body::Cancel).await;
+        }
+        self.transport = Transport::V2(stream);
+        Ok(None)
     }
 
     async fn next_v1(&mut self) -> Result<ExecEvent, RequestError> {

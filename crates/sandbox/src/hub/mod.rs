@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use auth::{AuthError, PeerInfo, WorkerAuth};
-use conn::{Conn, StreamEvent};
+use conn::{Conn, Registration, StreamEvent};
 pub use exec::{ExecEvent, ExecHandle, ExecInput, ExecOutcome, ExecOutput, ExecRequest};
 pub use folders::FolderRequest;
 pub use observer::{Direction, HubEvent, HubObserver, NoObserver, NotKept, Receipt};
@@ -287,13 +287,13 @@ impl Inner {
         }
     }
 
-    /// Waits for a worker to be online on another connection than `lost`.
-    async fn returned(&self, worker: &str, lost: u64) -> Result<Conn, RequestError> {
+    /// Waits for a worker to be online under another registration than `lost`.
+    async fn returned(&self, worker: &str, lost: Registration) -> Result<Conn, RequestError> {
         let mut changes = self.changes.subscribe();
         let found = async {
             loop {
                 if let Ok(conn) = self.online_v2(worker, "continue")
-                    && conn.id() != lost
+                    && conn.registration() != lost
                 {
                     return conn;
                 }

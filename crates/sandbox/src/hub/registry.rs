@@ -186,6 +186,8 @@ impl WorkerInfo {
             version,
             labels,
             opens: _,
+            connection: _,
+            former: _,
         } = metadata.clone();
         Self {
             id: id.to_owned(),

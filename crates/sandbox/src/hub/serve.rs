@@ -207,6 +207,7 @@ impl Served<'_> {
         if let Err(reason) = self.authorize(&id).await {
             return Err(self.refuse(id, reason).await);
         }
+        self.conn.registered(&metadata);
         let info = WorkerInfo::new(&id, &metadata, &self.conn);
         let kept = self.hub.observe(Observed::WorkerOnline(info)).come().await;
         if let Err(error) = kept {

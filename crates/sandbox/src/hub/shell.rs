@@ -191,7 +191,7 @@ impl Hub {
             // A released daemon may print before it says that it started.
             first @ WorkerToHub::ShellOutput { .. } => Ok(Transport::V1 {
                 route,
-                first: Some(first),
+                first: Some(Box::new(first)),
             }),
             WorkerToHub::Error(error) => Err(RequestError::Failed {
                 code: None,
@@ -208,7 +208,7 @@ impl Hub {
 enum Transport {
     V1 {
         route: V1Route,
-        first: Option<WorkerToHub>,
+        first: Option<Box<WorkerToHub>>,
     },
     V2(HubStream),
     /// The end was seen, or the shell was let go.
@@ -304,7 +304,7 @@ impl ShellHandle {
             match &mut self.transport {
                 Transport::V1 { route, first } => {
                     let message = match first.take() {
-                        Some(first) => Some(first),
+                        Some(first) => Some(*first),
                         None => route.answers.recv().await,
                     };
                     match message {
@@ -368,7 +368,7 @@ impl ShellHandle {
             let conn = self
                 .hub
                 .inner
-                .returned(&self.worker, stream.conn().id())
+                .returned(&self.worker, stream.registration())
                 .await?;
             let open = Open::Attach {
                 id: self.id.clone(),

@@ -118,7 +118,7 @@ impl Hub {
         let mut conn = self.inner.online(worker)?;
         for _ in 0..ATTEMPTS {
             let have = hash_of(target).await.map_err(local)?;
-            let link = conn.id();
+            let registration = conn.registration();
             let audit = Audit::start(self, worker, Direction::Download, path);
             let started = self.start_download(conn, worker, path, have, audit).await;
             let result = match started {
@@ -129,7 +129,7 @@ impl Hub {
             };
             match result {
                 Err(RequestError::Lost { .. }) => {
-                    conn = self.inner.returned(worker, link).await?;
+                    conn = self.inner.returned(worker, registration).await?;
                 }
                 result => return result,
             }
@@ -149,13 +149,13 @@ impl Hub {
         sent: &mut u64,
     ) -> Result<(), RequestError> {
         for _ in 0..ATTEMPTS {
-            let link = conn.id();
+            let registration = conn.registration();
             let attempt = upload_v2(conn, worker, request, source, progress, sent);
             match attempt.await {
                 Err(RequestError::Lost { .. }) => {}
                 result => return result,
             }
-            conn = self.inner.returned(worker, link).await?;
+            conn = self.inner.returned(worker, registration).await?;
         }
         Err(RequestError::Lost {
             worker: worker.to_owned(),

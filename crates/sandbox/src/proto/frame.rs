@@ -54,6 +54,13 @@
 //! output, as a full pipe would, until somebody attaches. A result is kept for 24 h, or until
 //! `Done`.
 //!
+//! A request that was on its way when its connection was lost may or may not have arrived, and must
+//! not be carried out twice. So a worker names each of its connections in `metadata.connection` of
+//! its `register`, and in `metadata.former` the one before it with the highest stream number that
+//! arrived there: an `exec` whose stream has a higher one was never seen, and the hub sends it again,
+//! with the same id. Any other is attached to. A worker that has just started has no former
+//! connection: what it ran died with it.
+//!
 //! # Transfers
 //!
 //! An upload is `Open`, then `Opened` with what is left of an earlier attempt (`offset`, and the

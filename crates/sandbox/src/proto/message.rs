@@ -60,6 +60,22 @@ pub struct Metadata {
     /// Kinds of v2 streams that it knows beyond the first ones, see [`super::frame`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub opens: Vec<String>,
+    /// The name of this connection, unique over all workers; v2 only, see [`super::frame`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<String>,
+    /// The connection that this worker had before; absent when it has just started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<FormerConnection>,
+}
+
+/// What a worker got of a connection that is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerConnection {
+    /// Its name.
+    pub connection: String,
+    /// The highest number of a stream that the hub opened on it, as far as that arrived; 0 when
+    /// none did.
+    pub last_stream: u32,
 }
 
 /// How busy a worker's machine is, in percent.

@@ -52,8 +52,8 @@ mod worker_session;
 pub use encode::Names;
 pub use hub_session::{HubEvent, HubSession, Liveness};
 pub use message::{
-    Dialect, ErrorMessage, HubToWorker, IdKey, Load, Metadata, SnapshotInfo, SnapshotReply,
-    SnapshotRequest, WorkerToHub,
+    Dialect, ErrorMessage, FormerConnection, HubToWorker, IdKey, Load, Metadata, SnapshotInfo,
+    SnapshotReply, SnapshotRequest, WorkerToHub,
 };
 pub use negotiate::{NegotiateError, Protocol, asks_for_sandbox, chosen, negotiate};
 pub use offsets::{OffsetError, Progress};

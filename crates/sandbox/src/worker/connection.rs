@@ -23,8 +23,8 @@ use crate::mtime;
 use crate::proto::frame::{Body, End, FailureCode, Frame, OPEN_FOLDER, Open, Outcome, StreamId};
 use crate::proto::parse::{Fault, ParseError};
 use crate::proto::{
-    DEFAULT_TIMEOUT_SECS, Dialect, ErrorMessage, HubToWorker, IdKey, Metadata, Protocol,
-    SnapshotReply, WorkerEvent, WorkerSession, WorkerToHub,
+    DEFAULT_TIMEOUT_SECS, Dialect, ErrorMessage, FormerConnection, HubToWorker, IdKey, Metadata,
+    Protocol, SnapshotReply, WorkerEvent, WorkerSession, WorkerToHub,
 };
 use crate::socket::{WsError, WsMessage, close};
 
@@ -60,7 +60,7 @@ pub(crate) async fn serve(
         session: WorkerSession::new(
             worker.config.pulse,
             worker.config.daemon_id.clone(),
-            metadata(&worker, protocol),
+            metadata(&worker, protocol, link_id),
             Duration::ZERO,
         ),
         worker: worker.clone(),
@@ -70,6 +70,8 @@ pub(crate) async fn serve(
         load: LoadMeter::new(),
         uploads: HashMap::new(),
         streams: HashMap::new(),
+        registered: false,
+        last_stream: 0,
     };
     let writer = write_loop(sink, lanes, close_rx);
     tokio::pin!(writer);
@@ -77,11 +79,13 @@ pub(crate) async fn serve(
         ended = connection.read_loop(stream, registered) => ended,
         result = &mut writer => {
             let reason = result.err().map_or_else(String::new, |error| error.to_string());
+            connection.remember();
             worker.jobs.tell_all(|| JobCommand::LinkLost(link_id));
             return Ended::Lost(reason);
         }
         () = shutdown.cancelled() => (Ended::Shutdown, close::GOING_AWAY),
     };
+    connection.remember();
     worker.jobs.tell_all(|| JobCommand::LinkLost(link_id));
     // Uploads of this connection see their queue close.
     drop(connection);
@@ -97,11 +101,15 @@ pub(crate) async fn serve(
     ended
 }
 
-fn metadata(worker: &WorkerState, protocol: Protocol) -> Metadata {
+fn metadata(worker: &WorkerState, protocol: Protocol, link: u64) -> Metadata {
     let uname = rustix::system::uname();
-    let opens = match protocol {
-        Protocol::V1 => Vec::new(),
-        Protocol::V2 => vec![OPEN_FOLDER.to_owned()],
+    let (opens, connection, former) = match protocol {
+        Protocol::V1 => (Vec::new(), None, None),
+        Protocol::V2 => (
+            vec![OPEN_FOLDER.to_owned()],
+            Some(worker.connection_name(link)),
+            worker.former().clone(),
+        ),
     };
     Metadata {
         hostname: uname.nodename().to_string_lossy().into_owned(),
@@ -110,6 +118,8 @@ fn metadata(worker: &WorkerState, protocol: Protocol) -> Metadata {
         version: worker.config.version.clone(),
         labels: worker.config.labels.clone(),
         opens,
+        connection,
+        former,
     }
 }
 
@@ -122,6 +132,9 @@ struct Connection {
     load: LoadMeter,
     uploads: HashMap<String, mpsc::Sender<V1Chunk>>,
     streams: HashMap<StreamId, StreamHandle>,
+    registered: bool,
+    /// The highest number of a stream that was opened.
+    last_stream: StreamId,
 }
 
 enum StreamHandle {
@@ -177,7 +190,10 @@ impl Connection {
             };
             match event {
                 WorkerEvent::None => {}
-                WorkerEvent::Registered => registered(),
+                WorkerEvent::Registered => {
+                    self.registered = true;
+                    registered();
+                }
                 WorkerEvent::Refused { reason } => {
                     return (Ended::Refused(reason), close::NORMAL);
                 }
@@ -188,6 +204,17 @@ impl Connection {
                     return (Ended::Lost(reason), close::NORMAL);
                 }
             }
+        }
+    }
+
+    /// Keeps, for the hub of the next connection, what came on this one. Nothing is sent on one that
+    /// was never registered.
+    fn remember(&self) {
+        if self.protocol == Protocol::V2 && self.registered {
+            *self.worker.former() = Some(FormerConnection {
+                connection: self.worker.connection_name(self.link.id),
+                last_stream: self.last_stream,
+            });
         }
     }
 
@@ -421,6 +448,7 @@ impl Connection {
     }
 
     fn open(&mut self, stream: StreamId, open: Open) -> Result<(), Broken> {
+        self.last_stream = self.last_stream.max(stream);
         if self.streams.contains_key(&stream) {
             return Err(Broken(format!("stream {stream} was opened twice")));
         }

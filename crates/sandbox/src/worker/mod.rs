@@ -27,7 +27,7 @@ mod upload;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quintet_framing::backoff::Backoff;
@@ -241,6 +241,8 @@ impl Inner {
             tasks,
             transfers: Arc::new(Semaphore::new(quotas.transfers)),
             uploading: Names::default(),
+            run: uuid::Uuid::new_v4(),
+            former: Mutex::default(),
             config,
         };
         Ok(Self {

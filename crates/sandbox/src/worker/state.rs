@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
@@ -20,8 +20,8 @@ use super::upload::Names;
 use crate::isolate::Program;
 use crate::lanes::Link;
 use crate::paths::Root;
-use crate::proto::Dialect;
 use crate::proto::frame::{Mirror, StreamId};
+use crate::proto::{Dialect, FormerConnection};
 
 pub(crate) struct WorkerState {
     pub(crate) config: WorkerConfig,
@@ -32,6 +32,10 @@ pub(crate) struct WorkerState {
     pub(crate) tasks: TaskTracker,
     pub(crate) transfers: Arc<Semaphore>,
     pub(crate) uploading: Names,
+    /// Tells the connections of this run of the program from those of any other.
+    pub(crate) run: uuid::Uuid,
+    /// Short sections without an await.
+    pub(crate) former: Mutex<Option<FormerConnection>>,
 }
 
 /// A command as either version of the protocol asks for it.
@@ -76,6 +80,16 @@ pub(crate) enum StartError {
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl WorkerState {
+    /// The name of a connection, unique over all workers.
+    pub(crate) fn connection_name(&self, link: u64) -> String {
+        format!("{}-{link}", self.run.simple())
+    }
+
+    /// The registered connection before the current one.
+    pub(crate) fn former(&self) -> MutexGuard<'_, Option<FormerConnection>> {
+        self.former.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn start_command(
         self: &Arc<Self>,
         request: CommandRequest,
