@@ -26,6 +26,7 @@ pub fn policy(input: &[u8]) {
         subject: Subject::Command {
             line,
             root: "/work/space",
+            copy: Some("/copies/1"),
             cwd: "",
             isolation: Isolation::Isolated,
         },
@@ -81,6 +82,7 @@ pub fn policy(input: &[u8]) {
         subject: Subject::Command {
             line: &longer,
             root: "/work/space",
+            copy: Some("/copies/1"),
             cwd: "",
             isolation: Isolation::Isolated,
         },

@@ -33,4 +33,4 @@ pub use lock::LockError;
 pub use models::providers_of;
 pub use refusal::Refusal;
 pub use workers::{BuiltinError, BuiltinWorker, session_worker};
-pub use workspaces::{WorkspaceCopies, WorkspaceSnapshots};
+pub use workspaces::{WorkspaceCopies, WorkspaceSnapshots, copy_beneath};

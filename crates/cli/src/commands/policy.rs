@@ -1,14 +1,15 @@
 //! `quintet policy ls` and `test`.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use quintet_control::wire::SessionsMsg;
+use quintet_control::wire::{SessionsMsg, WorkerInfo};
 use quintet_control::{Client, UnixClient};
 use quintet_runtime::config::{self, ConfigStore};
 use quintet_runtime::policy::{self, Decision, Isolation, Request, Rule, Subject, quoted};
-use quintet_runtime::session_worker;
+use quintet_runtime::{copy_beneath, session_worker};
 use serde::Serialize;
 
 use super::Context;
@@ -148,6 +149,8 @@ struct Place {
     worker: String,
     isolation: Isolation,
     root: String,
+    /// Where the worker has the workspace, when that is a copy of its own.
+    copy: Option<String>,
 }
 
 async fn test(
@@ -173,6 +176,7 @@ async fn test(
         subject: Subject::Command {
             line: &line,
             root: &place.root,
+            copy: place.copy.as_deref(),
             cwd: &args.cwd,
             isolation: place.isolation,
         },
@@ -234,8 +238,9 @@ async fn place(daemon: Option<&mut UnixClient>, args: &TestArgs) -> Result<Place
         worker: args.worker.clone().unwrap_or_default(),
         isolation: Isolation::Local,
         root: "/workspace".to_owned(),
+        copy: None,
     };
-    let mut workers: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    let mut workers: BTreeMap<String, WorkerInfo> = BTreeMap::new();
     let mut online = Vec::new();
     match (daemon, args.session) {
         (None, Some(_)) => {
@@ -249,11 +254,7 @@ async fn place(daemon: Option<&mut UnixClient>, args: &TestArgs) -> Result<Place
             let listed = daemon.workers().await?.workers;
             let there = listed.iter().filter(|it| it.state == "online");
             online.extend(there.map(|it| it.id.clone()));
-            workers.extend(
-                listed
-                    .into_iter()
-                    .map(|it| (it.id, it.labels.into_iter().collect())),
-            );
+            workers.extend(listed.into_iter().map(|it| (it.id.clone(), it)));
             if let Some(id) = session {
                 let sessions = daemon.sessions(SessionsMsg::default()).await?.sessions;
                 let found = sessions.into_iter().find(|session| session.id == id);
@@ -271,8 +272,13 @@ async fn place(daemon: Option<&mut UnixClient>, args: &TestArgs) -> Result<Place
     }
     let online = online.iter().map(String::as_str);
     place.worker = session_worker(&place.worker, online);
-    let labels = workers.remove(&place.worker).unwrap_or_default();
-    place.isolation = Isolation::of_worker(&place.worker, &labels);
+    let worker = workers.remove(&place.worker).unwrap_or_default();
+    place.isolation = Isolation::of_worker(&place.worker, &worker.labels);
+    // The built-in worker without isolation works in the folder itself.
+    if place.isolation != Isolation::Local {
+        let copy = copy_beneath(&worker.copies, Path::new(&place.root));
+        place.copy = copy.map(|copy| copy.display().to_string());
+    }
     Ok(place)
 }
 

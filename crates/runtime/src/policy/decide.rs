@@ -7,6 +7,7 @@ use quintet_sandbox::isolate::ISOLATION_LABEL;
 use super::pattern::{
     CommandPattern, Match, NamePattern, PathPattern, Strictness, path_as_pattern,
 };
+use super::place::{Course, Move, Place};
 use super::reach;
 use super::rule::{Action, Rule};
 use super::words::{Access, Word, quoted};
@@ -34,8 +35,10 @@ pub enum Subject<'a> {
     Command {
         /// The line.
         line: &'a str,
-        /// The workspace, as the worker sees it: an absolute path.
+        /// The workspace: an absolute path.
         root: &'a str,
+        /// Where the worker has it, when that is a copy of its own.
+        copy: Option<&'a str>,
         /// The folder it would run in: absolute, or relative to the workspace.
         cwd: &'a str,
         /// What keeps it in the workspace.
@@ -183,19 +186,14 @@ pub fn propose(rules: &[Rule], request: &Request<'_>) -> Option<Proposal> {
         ..Rule::new(Action::Allow)
     };
     let proposed: Vec<Rule> = match request.subject {
-        Subject::Command {
-            isolation,
-            root,
-            cwd,
-            ..
-        } => {
-            let place = Place::new(root, cwd);
+        Subject::Command { isolation, .. } => {
             let asking = verdict.parts.iter().zip(&parts);
             let mut proposed = Vec::new();
             for (decision, part) in asking.filter(|(it, _)| it.action == Action::Ask) {
-                let written = match &part.writes_to {
-                    Some(word) => Some(place.resolve(&word.exact()?)),
-                    None => place.cwd.starts_with('/').then(|| place.cwd.clone()),
+                let written = match (&part.writes_to, part.place.folders()) {
+                    (Some(word), _) => Some(part.place.only(&word.exact()?)?),
+                    (None, [folder]) if folder.starts_with('/') => Some(folder.clone()),
+                    (None, _) => None,
                 };
                 // Without its path the rule would allow far more than what was asked about.
                 let path = match written {
@@ -223,7 +221,7 @@ pub fn propose(rules: &[Rule], request: &Request<'_>) -> Option<Proposal> {
             proposed
         }
         Subject::Path { path, root } => {
-            let path = Place::new(root, "").resolve(path);
+            let path = Place::new(root, None, "").only(path)?;
             vec![Rule {
                 path: Some(PathPattern::parse(&path_as_pattern(&path)).ok()?),
                 ..base
@@ -266,6 +264,8 @@ struct Considered {
     part: Part,
     /// The target of a redirection.
     writes_to: Option<Word>,
+    /// Where it would run.
+    place: Place,
 }
 
 fn consider(rules: &[Rule], request: &Request<'_>) -> (Verdict, Vec<Considered>) {
@@ -273,14 +273,15 @@ fn consider(rules: &[Rule], request: &Request<'_>) -> (Verdict, Vec<Considered>)
         Subject::Command {
             line,
             root,
+            copy,
             cwd,
             isolation,
         } => {
-            let place = Place::new(root, cwd);
-            consider_line(rules, request, line, &place, isolation)
+            let place = Place::new(root, copy, cwd);
+            consider_line(rules, request, line, place, isolation)
         }
         Subject::Path { path, root } => {
-            let path = Place::new(root, "").resolve(path);
+            let path = Place::new(root, None, "").only(path).unwrap_or_default();
             let found = applicable(rules, request).find_map(|(index, rule)| {
                 let by_path = rule
                     .path
@@ -357,26 +358,31 @@ fn consider_line(
     rules: &[Rule],
     request: &Request<'_>,
     line: &str,
-    place: &Place,
+    place: Place,
     isolation: Isolation,
 ) -> (Verdict, Vec<Considered>) {
     let (parts, unread) = match wrappers::parts(line) {
         Ok(parts) => (parts, None),
         Err(error) => (vec![Part::unknown()], Some(error.to_string())),
     };
-    let first_move = parts.iter().position(|part| moved_to(part).is_some());
+    let begins_outside = place
+        .folders()
+        .iter()
+        .find(|it| it.starts_with('/'))
+        .cloned();
     let mut line = Line {
         rules,
         request,
-        place,
+        place: place.clone(),
+        begins_outside,
         isolation,
-        moved: false,
         unread,
     };
+    let mut course = Course::new(place);
     let mut kept = Vec::new();
     let mut decisions = Vec::new();
-    for (index, part) in parts.into_iter().enumerate() {
-        line.moved = first_move.is_some_and(|first| index > first);
+    for part in parts {
+        line.place = course.at(&part).clone();
         if let Some(mut decision) = line.part(&part) {
             decision.part = Some(match line.unread {
                 Some(_) => shortened(request),
@@ -386,6 +392,7 @@ fn consider_line(
             kept.push(Considered {
                 part: part.clone(),
                 writes_to: None,
+                place: line.place.clone(),
             });
         }
         for word in line.leaving(&part) {
@@ -396,8 +403,10 @@ fn consider_line(
             kept.push(Considered {
                 part: part.clone(),
                 writes_to: Some(word.clone()),
+                place: line.place.clone(),
             });
         }
+        course.pass(&part);
     }
     // Of equals the first: `max_by_key` would take the last.
     let strictest = decisions.iter().rev().max_by_key(|it| it.action).cloned();
@@ -425,10 +434,11 @@ fn shortened(request: &Request<'_>) -> String {
 struct Line<'a> {
     rules: &'a [Rule],
     request: &'a Request<'a>,
-    place: &'a Place,
+    /// Where the part that is looked at would run.
+    place: Place,
+    /// The folder that the line begins in, when that is outside of the workspace.
+    begins_outside: Option<String>,
     isolation: Isolation,
-    /// The line has changed its folder, so a relative path may be anywhere.
-    moved: bool,
     unread: Option<String>,
 }
 
@@ -439,7 +449,10 @@ impl Line<'_> {
         self.by_rules(part, concerned, |pattern, strictness| {
             self.paths(pattern, part, strictness)
         })
-        .or_else(|| (part.kind == Kind::Command).then(|| self.by_default(part)))
+        .or_else(|| {
+            let decides = part.kind == Kind::Command || Move::of(part).is_some();
+            decides.then(|| self.by_default(part))
+        })
     }
 
     /// What the first rule that matches a part says, of those that are concerned; `by_path` matches
@@ -489,7 +502,7 @@ impl Line<'_> {
         let written = written.filter(|(access, _)| *access == Access::Write);
         written
             .map(|(_, word)| word)
-            .filter(|word| match word.exact() {
+            .filter(|word| match self.path_of(part, word) {
                 Some(path) => self.outside(&path).is_some(),
                 None if word.raw.starts_with(['<', '>']) => false,
                 None if reach::is_home(word) => true,
@@ -504,11 +517,14 @@ impl Line<'_> {
         let concerned = |rule: &Rule| {
             rule.action != Action::Allow || rule.command.is_none() || rule.path.is_some()
         };
-        let decided = self.by_rules(part, concerned, |pattern, _| self.names(pattern, word));
+        let decided = self.by_rules(part, concerned, |pattern, strictness| {
+            self.names(pattern, part, word, strictness)
+        });
         if let Some(decision) = decided {
             return decision;
         }
-        let why = match word.exact().and_then(|path| self.outside(&path)) {
+        let path = self.path_of(part, word);
+        let why = match path.and_then(|path| self.outside(&path)) {
             Some(path) => format!("leaving the workspace asks, and {path} is outside of it"),
             None => "writing asks where the line does not say to which file".to_owned(),
         };
@@ -517,17 +533,52 @@ impl Line<'_> {
 
     /// A path outside of the workspace to which it matters what is done.
     fn outside(&self, path: &str) -> Option<String> {
-        let path = self.place.resolve(path);
-        (path.starts_with('/') && !is_harmless(&path)).then_some(path)
+        let mut paths = self.place.resolve(path).into_iter();
+        paths.find(|path| path.starts_with('/') && !is_harmless(path))
     }
 
-    /// Whether a pattern of paths matches a word.
-    fn names(&self, pattern: &PathPattern, word: &Word) -> Match {
-        match word.exact() {
-            Some(text) if self.moved && !text.starts_with('/') => Match::Maybe,
-            Some(text) => yes_or_no(pattern.matches(&self.place.resolve(&text))),
+    /// The path outside that a word is, or has as its value.
+    fn reached(&self, part: &Part, word: &Word) -> Option<String> {
+        let text = self.path_of(part, word);
+        reach::reached(word, text, |path| self.outside(path))
+    }
+
+    /// The path that a word is, where the line tells it.
+    fn path_of(&self, part: &Part, word: &Word) -> Option<String> {
+        match part.altered_by {
+            Some(_) => word.exact(),
+            None => word.path(self.place.is_one_word()),
+        }
+    }
+
+    /// Whether a pattern of paths matches a word. What allows has to be sure of the very text.
+    fn names(
+        &self,
+        pattern: &PathPattern,
+        part: &Part,
+        word: &Word,
+        strictness: Strictness,
+    ) -> Match {
+        let text = match strictness {
+            Strictness::Allows => word.exact(),
+            Strictness::Restricts => self.path_of(part, word),
+        };
+        match text {
+            Some(text) => self.matches(pattern, &text),
             None if pattern.may_match(word.prefix()) => Match::Maybe,
             None => Match::No,
+        }
+    }
+
+    /// Whether a pattern matches a path, wherever the command runs.
+    fn matches(&self, pattern: &PathPattern, path: &str) -> Match {
+        let paths = self.place.resolve(path);
+        let matching = paths.iter().filter(|path| pattern.matches(path)).count();
+        match matching {
+            _ if self.place.is_lost(path) => Match::Maybe,
+            0 => Match::No,
+            all if all == paths.len() => Match::Yes,
+            _ => Match::Maybe,
         }
     }
 
@@ -545,8 +596,8 @@ impl Line<'_> {
     /// A rule that allows has to cover the folder and every redirection; one that restricts is
     /// matched by the folder, a redirection or any word that could be a path.
     fn paths(&self, pattern: &PathPattern, part: &Part, strictness: Strictness) -> Match {
-        let of_word = |word: &Word| self.names(pattern, word);
-        let folder = yes_or_no(pattern.matches(&self.place.cwd));
+        let of_word = |word: &Word| self.names(pattern, part, word, strictness);
+        let folder = self.matches(pattern, ".");
         let redirected = part.redirects.iter().map(|(_, word)| of_word(word));
         if strictness == Strictness::Allows {
             return redirected.fold(folder, Match::min);
@@ -561,7 +612,7 @@ impl Line<'_> {
                 .and_then(|text| Some(text.split_once('=')?.1.to_owned()))
                 .filter(|value| !value.is_empty());
             match value {
-                Some(value) => whole.max(yes_or_no(pattern.matches(&self.place.resolve(&value)))),
+                Some(value) => whole.max(self.matches(pattern, &value)),
                 None => whole,
             }
         });
@@ -569,7 +620,6 @@ impl Line<'_> {
     }
 
     fn by_default(&self, part: &Part) -> Decision {
-        let cwd = &self.place.cwd;
         if self.isolation == Isolation::Open {
             let worker = self.request.worker;
             return Decision::default(
@@ -577,21 +627,22 @@ impl Line<'_> {
                 format!("commands on a worker that isolates nothing ask, and {worker} is one"),
             );
         }
-        if cwd.starts_with('/') {
-            let why = format!("leaving the workspace asks, and {cwd} is outside of it");
-            return Decision::default(Action::Ask, why);
-        }
-        let moved = moved_to(part).and_then(Word::exact);
-        if let Some(path) = moved.and_then(|path| self.outside(&path)) {
+        let moved = Move::of(part).and_then(|step| match step {
+            Move::To(word) | Move::Within(word) if reach::is_home(word) => Some(word.raw.clone()),
+            Move::To(word) | Move::Within(word) => self.outside(&self.path_of(part, word)?),
+            Move::Home => Some("the home folder".to_owned()),
+            Move::Unknown => None,
+        });
+        if let Some(path) = self.begins_outside.clone().or(moved) {
             let why = format!("leaving the workspace asks, and {path} is outside of it");
             return Decision::default(Action::Ask, why);
         }
         let isolated = self.isolation == Isolation::Isolated;
-        if let Some(path) = reach::changed(part, |path| self.outside(path)) {
+        if let Some(path) = reach::changed(part, |word| self.reached(part, word)) {
             let why = format!("changing what is outside of the workspace asks, and {path} is");
             return Decision::default(Action::Ask, why);
         }
-        if !isolated && let Some(path) = reach::named(part, |path| self.outside(path)) {
+        if !isolated && let Some(path) = reach::named(part, |word| self.reached(part, word)) {
             let why = format!(
                 "where nothing isolates a command, what names a path outside asks, and {path} is one"
             );
@@ -607,23 +658,6 @@ impl Line<'_> {
     }
 }
 
-fn yes_or_no(matches: bool) -> Match {
-    if matches { Match::Yes } else { Match::No }
-}
-
-/// Where a command that changes the folder goes.
-fn moved_to(part: &Part) -> Option<&Word> {
-    let name = part.words.first()?.exact()?;
-    let target = part
-        .words
-        .iter()
-        .skip(1)
-        .find(|word| !word.prefix().starts_with('-'));
-    matches!(name.as_str(), "cd" | "pushd")
-        .then_some(target)
-        .flatten()
-}
-
 fn is_harmless(path: &str) -> bool {
     [
         "/dev/null",
@@ -635,60 +669,4 @@ fn is_harmless(path: &str) -> bool {
     .contains(&path)
         || path.starts_with("/tmp/")
         || path.starts_with("/dev/fd/")
-}
-
-/// The workspace and the folder in it.
-struct Place {
-    root: String,
-    /// Relative to the workspace, or absolute when it is outside.
-    cwd: String,
-}
-
-impl Place {
-    fn new(root: &str, cwd: &str) -> Self {
-        let mut place = Self {
-            root: normal(root),
-            cwd: String::new(),
-        };
-        place.cwd = place.resolve(cwd);
-        place
-    }
-
-    /// A path relative to the workspace, or absolute when it is outside. By its words alone: links
-    /// are held by whoever opens it.
-    fn resolve(&self, path: &str) -> String {
-        let absolute = if path.starts_with('/') {
-            normal(path)
-        } else if self.cwd.starts_with('/') {
-            normal(&format!("{}/{path}", self.cwd))
-        } else {
-            normal(&format!("{}/{}/{path}", self.root, self.cwd))
-        };
-        if absolute == self.root {
-            return String::new();
-        }
-        let inside = absolute.strip_prefix(self.root.as_str()).and_then(|rest| {
-            rest.strip_prefix('/')
-                .or((self.root == "/").then_some(rest))
-        });
-        match inside {
-            Some(inside) => inside.to_owned(),
-            None => absolute,
-        }
-    }
-}
-
-/// An absolute path without `.`, `..` and double slashes.
-fn normal(path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
-        }
-    }
-    format!("/{}", parts.join("/"))
 }

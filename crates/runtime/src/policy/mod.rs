@@ -38,7 +38,9 @@
 //! substitutions, and what `env`, `sudo`, `sh -c`, `xargs`, `find -exec` and the like run
 //! ([`wrappers`]). Each part is decided by itself, and the line is as allowed as its most
 //! dangerous part. A redirection that writes outside of the workspace is a part of its own, which a
-//! rule that allows the command by its words alone does not cover. What cannot be known before it runs (a variable, a script from a pipe, a line
+//! rule that allows the command by its words alone does not cover. A path is taken from where the
+//! line has gone ([`place`]), and one of the worker's own copy of the workspace is in the
+//! workspace. What cannot be known before it runs (a variable, a script from a pipe, a line
 //! that is not read) never matches a rule that allows it by its words, and asks where a rule that
 //! restricts might match.
 //!
@@ -47,6 +49,7 @@
 
 mod decide;
 mod pattern;
+mod place;
 mod reach;
 mod rule;
 mod words;

@@ -27,7 +27,7 @@ const SYSTEM: [&str; 11] = [
 ];
 
 /// The first path outside of the workspace that a part would change.
-pub(super) fn changed(part: &Part, outside: impl Fn(&str) -> Option<String>) -> Option<String> {
+pub(super) fn changed(part: &Part, reached: impl Fn(&Word) -> Option<String>) -> Option<String> {
     let name = name(part)?;
     let has = |option: &str| part.words.iter().any(|word| word.prefix() == option);
     let changes = CHANGE.contains(&name.as_str())
@@ -50,11 +50,11 @@ pub(super) fn changed(part: &Part, outside: impl Fn(&str) -> Option<String>) -> 
     let given = operands.into_iter().skip(read).chain(options);
     given
         .filter(|word| !(name == "dd" && word.prefix().starts_with("if=")))
-        .find_map(|word| reached(word, &outside))
+        .find_map(reached)
 }
 
 /// The first path outside of the workspace that a part names, but for what any program reads.
-pub(super) fn named(part: &Part, outside: impl Fn(&str) -> Option<String>) -> Option<String> {
+pub(super) fn named(part: &Part, reached: impl Fn(&Word) -> Option<String>) -> Option<String> {
     let name = name(part)?;
     if SAY.contains(&name.as_str()) {
         return None;
@@ -66,7 +66,7 @@ pub(super) fn named(part: &Part, outside: impl Fn(&str) -> Option<String>) -> Op
         patterns -= usize::from(is_pattern);
         !is_pattern
     });
-    let paths = named.filter_map(|(_, word)| reached(word, &outside));
+    let paths = named.filter_map(|(_, word)| reached(word));
     paths.into_iter().find(|path| !is_system(path))
 }
 
@@ -84,11 +84,16 @@ fn is_in_place(option: &str) -> bool {
 }
 
 /// The path outside that a word is, or has as its value: `/x`, `../x`, `~/x`, `of=/x`, `-C/x`.
-fn reached(word: &Word, outside: &impl Fn(&str) -> Option<String>) -> Option<String> {
+/// `text` is what the word is, where that is known.
+pub(super) fn reached(
+    word: &Word,
+    text: Option<String>,
+    outside: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
     if is_home(word) {
         return Some(word.raw.clone());
     }
-    let text = word.exact()?;
+    let text = text?;
     let value = match text.split_once('=') {
         Some((_, value)) => Some(value.to_owned()),
         None if is_option(word) => text

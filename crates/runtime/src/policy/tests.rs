@@ -29,6 +29,7 @@ fn command(line: &str) -> Request<'_> {
         subject: Subject::Command {
             line,
             root: ROOT,
+            copy: None,
             cwd: "",
             isolation: Isolation::Isolated,
         },
@@ -60,6 +61,7 @@ fn defaults() {
         subject: Subject::Command {
             line: "ls",
             root: ROOT,
+            copy: None,
             cwd,
             isolation,
         },
@@ -100,6 +102,7 @@ fn leaving_the_workspace_asks() {
         subject: Subject::Command {
             line,
             root: ROOT,
+            copy: None,
             cwd: "",
             isolation,
         },
@@ -158,6 +161,129 @@ fn leaving_the_workspace_asks() {
             assert_eq!(verdict.decision.action, want, "{line}: {verdict:?}");
         }
     }
+}
+
+#[test]
+fn a_workers_own_copy_is_the_workspace() {
+    const COPY: &str = "/box/root/workspaces/w1";
+    let on = |line: &'static str, copy, cwd| Request {
+        subject: Subject::Command {
+            line,
+            root: ROOT,
+            copy,
+            cwd,
+            isolation: Isolation::Local,
+        },
+        ..command("")
+    };
+    for (line, copied) in [
+        ("rm -rf /box/root/workspaces/w1/target", Allow),
+        ("cat /box/root/workspaces/w1/src/x", Allow),
+        ("cd /box/root/workspaces/w1/sub && make", Allow),
+        ("echo x > /box/root/workspaces/w1/out", Allow),
+        ("tool --out=/box/root/workspaces/w1/x", Allow),
+        ("cat /box/root/workspaces/w1/../w2/x", Ask),
+        ("cat /box/root/workspaces/w10/x", Ask),
+        ("rm -rf /box/root/workspaces", Ask),
+    ] {
+        let verdict = decide(&[], &on(line, Some(COPY), ""));
+        assert_eq!(verdict.decision.action, copied, "{line}: {verdict:?}");
+        let verdict = decide(&[], &on(line, None, ""));
+        assert_eq!(verdict.decision.action, Ask, "{line}: {verdict:?}");
+    }
+    let inside = on("ls", Some(COPY), "/box/root/workspaces/w1/sub");
+    assert_eq!(action(&[], &inside), Allow);
+    // It is one file by either path, for rules too.
+    let rules = [rule(Deny, &[("path", "secrets/**")])];
+    let line = "cat /box/root/workspaces/w1/secrets/key";
+    assert_eq!(action(&rules, &on(line, Some(COPY), "")), Deny);
+}
+
+#[test]
+fn paths_are_taken_from_where_the_line_has_gone() {
+    for (line, want) in [
+        ("cd a/b && rm ../x", Allow),
+        ("cd a/b && make && rm ../../x", Allow),
+        ("cd a/b && rm ../../../x", Ask),
+        ("(cd a && rm ../x)", Allow),
+        ("cd a && (rm ../x)", Ask),
+        ("cd a && cd b && echo x > ../../y", Allow),
+        ("cd a && cd .. && rm ../x", Ask),
+        ("cd a; rm ../x", Ask),
+        ("cd a || rm ../x", Ask),
+        ("cd a && ls || rm ../x", Ask),
+        ("cd a && ls; rm ../x", Ask),
+        ("! cd a && rm ../x", Ask),
+        ("ls | cd a && rm ../x", Ask),
+        ("cd a | ls && rm ../x", Ask),
+        ("cd a && eval 'cd ..' && rm ../x", Ask),
+        ("command cd a && rm ../x", Ask),
+        ("CDPATH=/etc cd a && rm ../x", Ask),
+        ("env -C a make && rm ../x", Ask),
+        ("env -C /etc rm passwd", Ask),
+        ("env -C a rm b", Allow),
+        ("sudo -D /etc rm passwd", Ask),
+        ("cd && rm x", Ask),
+        ("cd ~/x && rm y", Ask),
+        ("cd /tmp && rm -rf ../space/x", Ask),
+        ("cd /tmp && make && rm x", Allow),
+        ("cd \"$PWD/a\" && rm ../x", Allow),
+        ("rm -rf $PWD/target", Allow),
+        ("rm -rf \"$PWD\"/target", Allow),
+        ("rm -rf ${PWD}/../x", Ask),
+        ("echo x > $PWD/out", Allow),
+        ("echo x > \"$PWD/../out\"", Ask),
+        ("PWD=/etc; echo x > $PWD/out", Ask),
+        ("echo x > $PWDS/out", Ask),
+        ("echo x > a$PWD/out", Allow),
+    ] {
+        let request = Request {
+            subject: Subject::Command {
+                line,
+                root: ROOT,
+                copy: None,
+                cwd: "",
+                isolation: Isolation::Local,
+            },
+            ..command("")
+        };
+        let verdict = decide(&[], &request);
+        assert_eq!(verdict.decision.action, want, "{line}: {verdict:?}");
+    }
+    // Leave to go somewhere is no leave to change what is there.
+    let rules = [rule(Allow, &[("command", "cd **")])];
+    assert_eq!(action(&rules, &command("cd /etc && rm passwd")), Ask);
+    assert_eq!(action(&rules, &command("cd a && rm passwd")), Allow);
+    let secrets = [rule(Deny, &[("path", "secrets/**")])];
+    for (line, want) in [
+        ("cd src && cat ../secrets/key", Deny),
+        ("cd src; cat ../secrets/key", Ask),
+        ("cd src; cat main.rs", Allow),
+        ("cd $x; cat key", Ask),
+        ("cat $PWD/secrets/key", Deny),
+        ("cat $PWD/src/key", Allow),
+    ] {
+        assert_eq!(action(&secrets, &command(line)), want, "{line}");
+    }
+    // What allows a path wants to read it.
+    let docs = [
+        rule(Allow, &[("path", "docs/**"), ("tool", "exec")]),
+        rule(Ask, &[("tool", "exec")]),
+    ];
+    let in_docs = |line: &'static str| Request {
+        subject: Subject::Command {
+            line,
+            root: ROOT,
+            copy: None,
+            cwd: "docs",
+            isolation: Isolation::Isolated,
+        },
+        ..command("")
+    };
+    assert_eq!(action(&docs, &in_docs("echo > x")), Allow);
+    assert_eq!(action(&docs, &in_docs("cd a && echo > x")), Allow);
+    assert_eq!(action(&docs, &in_docs("cd .. && echo > x")), Ask);
+    assert_eq!(action(&docs, &in_docs("echo > $PWD/x")), Ask);
 }
 
 #[test]

@@ -5,13 +5,15 @@
 //! and groups come out beside the others. What is not read on purpose (functions, `case`, arrays)
 //! is an error, because a guess here would be a hole.
 
+mod word;
+
 use std::fmt;
+
+pub(super) use word::{Piece, Quoted, Word};
+use word::{is_first, literal, literal_text};
 
 /// The longest line that is read, in characters.
 pub const MAX_LINE: usize = 64 * 1024;
-
-/// Stands for a word that the line does not have; no pattern can be written like this.
-const COMPUTED: &str = "(computed)";
 
 /// How deep substitutions and subshells may be nested.
 const MAX_DEPTH: usize = 16;
@@ -48,79 +50,6 @@ impl fmt::Display for Unreadable {
 
 impl std::error::Error for Unreadable {}
 
-/// A piece of a word.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Piece {
-    /// Text as it will be.
-    Literal(String),
-    /// `*` outside of quotes.
-    Star,
-    /// What the shell computes, within this word.
-    Unknown,
-    /// What the shell computes, and it may be several words or none.
-    Splits,
-}
-
-/// One word.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Word {
-    /// As it is written.
-    pub(super) raw: String,
-    pub(super) pieces: Vec<Piece>,
-}
-
-impl Word {
-    /// A word that could be any words.
-    pub(super) fn anything() -> Self {
-        Self {
-            raw: COMPUTED.to_owned(),
-            pieces: vec![Piece::Splits],
-        }
-    }
-
-    /// A word that could be any one word.
-    pub(super) fn any_one() -> Self {
-        Self {
-            raw: COMPUTED.to_owned(),
-            pieces: vec![Piece::Unknown],
-        }
-    }
-
-    /// The text that the command gets, where the line alone says it.
-    pub(super) fn exact(&self) -> Option<String> {
-        self.pieces
-            .iter()
-            .map(|piece| match piece {
-                Piece::Literal(text) => Some(text.as_str()),
-                _ => None,
-            })
-            .collect()
-    }
-
-    /// Whether it may become several words or none.
-    pub(super) fn splits(&self) -> bool {
-        self.pieces
-            .iter()
-            .any(|piece| matches!(piece, Piece::Splits | Piece::Star))
-    }
-
-    /// The text that it certainly begins with.
-    pub(super) fn prefix(&self) -> &str {
-        match self.pieces.first() {
-            Some(Piece::Literal(text)) => text,
-            _ => "",
-        }
-    }
-
-    /// The text that it certainly ends with.
-    pub(super) fn suffix(&self) -> &str {
-        match self.pieces.last() {
-            Some(Piece::Literal(text)) => text,
-            _ => "",
-        }
-    }
-}
-
 /// What a redirection does to its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
@@ -135,6 +64,16 @@ pub(super) struct Simple {
     /// Variables that are set for it, or by it when there are no words.
     pub(super) assigned: Vec<String>,
     pub(super) redirects: Vec<(Access, Word)>,
+    /// The commands that `&&` joins to it, in the same list. None where that is not told.
+    pub(super) chain: Option<u32>,
+    /// What comes after it in its chain runs only if it succeeded, and in its shell.
+    pub(super) goes_on: bool,
+}
+
+impl Simple {
+    fn is_nothing(&self) -> bool {
+        self.words.is_empty() && self.assigned.is_empty() && self.redirects.is_empty()
+    }
 }
 
 /// Reads a line into its commands, in the order in which they begin or end; `depth` is how deep it
@@ -151,12 +90,6 @@ enum End {
     Paren,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Quoted {
-    No,
-    Yes,
-}
-
 struct Heredoc {
     delimiter: String,
     expands: bool,
@@ -169,6 +102,8 @@ struct Reader {
     depth: usize,
     commands: Vec<Simple>,
     heredocs: Vec<Heredoc>,
+    /// Chains that have begun.
+    chains: u32,
 }
 
 impl Reader {
@@ -193,6 +128,7 @@ impl Reader {
             depth,
             commands: Vec::new(),
             heredocs: Vec::new(),
+            chains: 0,
         })
     }
 
@@ -254,6 +190,8 @@ impl Reader {
         if self.depth > MAX_DEPTH {
             return Err(Unreadable::TooDeep);
         }
+        let mut chain = self.new_chain();
+        let mut piped = false;
         loop {
             self.skip_blanks();
             match self.peek() {
@@ -267,26 +205,42 @@ impl Reader {
                 Some('\n') => {
                     self.at += 1;
                     self.skip_heredocs()?;
+                    (chain, piped) = (self.new_chain(), false);
                 }
                 Some(';') if self.peek_at(1) == Some(';') => {
                     return Err(Unreadable::Construct("`case`"));
                 }
-                Some('&') if self.peek_at(1) == Some('>') => self.simple()?,
-                Some(';' | '|' | '&') => self.at += 1,
+                Some('&') if self.peek_at(1) == Some('>') => self.simple(chain, piped)?,
+                Some('&') if self.take("&&") => piped = false,
+                Some('|') if !self.starts_with("||") => {
+                    self.at += 1;
+                    piped = true;
+                }
+                Some(';' | '|' | '&') => {
+                    self.at += 1;
+                    (chain, piped) = (self.new_chain(), false);
+                }
                 Some('(') => {
                     self.at += 1;
                     self.list(End::Paren)?;
                 }
-                Some(_) => self.simple()?,
+                Some(_) => self.simple(chain, piped)?,
             }
         }
         self.depth -= 1;
         Ok(())
     }
 
-    fn simple(&mut self) -> Result<(), Unreadable> {
+    fn new_chain(&mut self) -> u32 {
+        self.chains += 1;
+        self.chains
+    }
+
+    fn simple(&mut self, chain: u32, piped: bool) -> Result<(), Unreadable> {
         let mut command = Simple::default();
         let mut is_data = false;
+        // `! a && b` runs b when a failed.
+        let mut has_keyword = false;
         loop {
             self.skip_blanks();
             match self.peek() {
@@ -317,7 +271,7 @@ impl Reader {
                     }
                     match word.raw.as_str() {
                         "if" | "then" | "elif" | "else" | "while" | "until" | "do" | "!" | "{"
-                        | "fi" | "done" | "}" | "time" => {}
+                        | "fi" | "done" | "}" | "time" => has_keyword = true,
                         "for" | "select" => is_data = true,
                         "case" | "esac" => return Err(Unreadable::Construct("`case`")),
                         "function" => return Err(Unreadable::Construct("a function")),
@@ -330,7 +284,9 @@ impl Reader {
         if is_data {
             command.words.clear();
         }
-        if command != Simple::default() {
+        if !command.is_nothing() {
+            command.chain = Some(chain);
+            command.goes_on = !piped && !has_keyword && self.starts_with("&&");
             self.commands.push(command);
         }
         Ok(())
@@ -425,7 +381,7 @@ impl Reader {
             if heredoc.expands {
                 let mut inner = Self::new(&body, self.depth)?;
                 inner.expand_only()?;
-                self.commands.append(&mut inner.commands);
+                self.commands.extend(inner.commands.into_iter().map(apart));
             }
         }
         Ok(())
@@ -583,6 +539,10 @@ impl Reader {
                 }
                 pieces.push(computed);
             }
+            Some('{') if is_first(pieces) && self.take("{PWD}") => {
+                pieces.clear();
+                pieces.push(Piece::Folder(quoted));
+            }
             Some('{') => {
                 self.at += 1;
                 self.parameter()?;
@@ -614,13 +574,21 @@ impl Reader {
                 pieces.push(computed);
             }
             Some(c) if c == '_' || c.is_ascii_alphabetic() => {
+                let from = self.at;
                 while self
                     .peek()
                     .is_some_and(|c| c == '_' || c.is_ascii_alphanumeric())
                 {
                     self.at += 1;
                 }
-                pieces.push(computed);
+                match is_first(pieces) && self.raw(from) == "PWD" {
+                    true => {
+                        // Quotes have begun it with nothing.
+                        pieces.clear();
+                        pieces.push(Piece::Folder(quoted));
+                    }
+                    false => pieces.push(computed),
+                }
             }
             _ => literal(pieces, '$'),
         }
@@ -708,12 +676,22 @@ impl Reader {
                 Some(c) => inside.push(c),
             }
         }
-        self.commands.append(&mut read_nested(&inside, self.depth)?);
+        let inside = read_nested(&inside, self.depth)?;
+        self.commands.extend(inside.into_iter().map(apart));
         pieces.push(match quoted {
             Quoted::Yes => Piece::Unknown,
             Quoted::No => Piece::Splits,
         });
         Ok(())
+    }
+}
+
+/// A command of another reader, whose chains have the same numbers.
+fn apart(command: Simple) -> Simple {
+    Simple {
+        chain: None,
+        goes_on: false,
+        ..command
     }
 }
 
@@ -746,18 +724,6 @@ fn assignment(word: &Word) -> Option<String> {
         && chars.all(|c| c == '_' || c.is_ascii_alphanumeric());
     // `'X'=1` is a command of that name.
     (valid && word.raw.starts_with(name)).then(|| name.to_owned())
-}
-
-fn literal(pieces: &mut Vec<Piece>, c: char) {
-    literal_text(pieces, c.encode_utf8(&mut [0; 4]));
-}
-
-/// Adds text; also an empty one, so that `''` is a word.
-fn literal_text(pieces: &mut Vec<Piece>, text: &str) {
-    match pieces.last_mut() {
-        Some(Piece::Literal(last)) => last.push_str(text),
-        _ => pieces.push(Piece::Literal(text.to_owned())),
-    }
 }
 
 /// A word as a shell line would have it, to mean exactly this text.

@@ -20,7 +20,15 @@ pub(super) struct Part {
     pub(super) kind: Kind,
     /// A variable or alias that can change what the words mean, set in the same line.
     pub(super) altered_by: Option<String>,
+    /// What `&&` joins to it. None where that is not told.
+    pub(super) chain: Option<Chain>,
+    /// What comes after it in its chain runs only if it succeeded, and in its shell.
+    pub(super) goes_on: bool,
 }
+
+/// A chain of `&&`: the number of its script, and its own in there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chain(u32, u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -38,6 +46,8 @@ impl Part {
             redirects: Vec::new(),
             kind: Kind::Command,
             altered_by: None,
+            chain: None,
+            goes_on: false,
         }
     }
 
@@ -60,13 +70,20 @@ struct Found {
     parts: Vec<Part>,
     /// Set by a command before, for all that follow.
     altered_by: Option<String>,
+    scripts: u32,
+    /// Of the command that is looked at, and of what it runs.
+    chain: Option<Chain>,
 }
 
 impl Found {
     fn script(&mut self, line: &str, depth: usize) -> Result<(), Unreadable> {
+        self.scripts += 1;
+        let (script, around) = (self.scripts, self.chain);
         for command in read_nested(line, depth)? {
+            self.chain = command.chain.map(|chain| Chain(script, chain));
             self.simple(command, depth)?;
         }
+        self.chain = around;
         Ok(())
     }
 
@@ -79,7 +96,12 @@ impl Found {
             }
             return Ok(());
         }
-        self.words(&command.words, command.redirects, altering, depth)
+        let own = self.parts.len();
+        self.words(&command.words, command.redirects, altering, depth)?;
+        if let Some(part) = self.parts.get_mut(own) {
+            part.goes_on = command.goes_on;
+        }
+        Ok(())
     }
 
     fn push(
@@ -97,6 +119,8 @@ impl Found {
             redirects,
             kind,
             altered_by: altered_by.or_else(|| self.altered_by.clone()),
+            chain: self.chain,
+            goes_on: false,
         });
         Ok(())
     }
@@ -417,6 +441,7 @@ fn alters(name: &str) -> bool {
             | "BASHOPTS"
             | "PS4"
             | "CDPATH"
+            | "PWD"
             | "PROMPT_COMMAND"
             | "EDITOR"
             | "VISUAL"

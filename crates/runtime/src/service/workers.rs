@@ -28,6 +28,7 @@ impl Runtime {
                     arch: info.arch,
                     version: info.version,
                     labels: info.labels,
+                    copies: info.copies,
                     state: match info.state {
                         WorkerStatus::Online => "online",
                         WorkerStatus::Stale => "stale",

@@ -146,6 +146,8 @@ struct Call {
     session: Session,
     /// The worker of the session.
     worker: String,
+    /// Where that worker has the workspace, when that is a copy of its own.
+    copy: Option<PathBuf>,
 }
 
 impl Tools for ToolServer {
@@ -211,7 +213,8 @@ impl ToolServer {
             agents_id: call.agents_id.clone(),
             tool: call.name.clone(),
             instance: instance.clone(),
-            worker: self.runtime.worker_of(&session),
+            copy: self.runtime.copy_of(&session, &worker),
+            worker,
             session,
         })
     }
@@ -314,9 +317,11 @@ impl ToolServer {
             cwd: folder.path().display().to_string(),
             worker: call.worker.clone(),
         };
+        let copy = call.copy.as_ref().map(|copy| copy.display().to_string());
         let subject = Subject::Command {
             line: &command,
             root: &call.session.workspace,
+            copy: copy.as_deref(),
             cwd: &folder.name,
             isolation,
         };
@@ -495,8 +500,18 @@ impl ToolServer {
     }
 }
 
+/// What a call names. A path of the worker's copy, such as its commands print, is the workspace's.
 fn target(call: &Call, path: &str) -> Target {
-    Target::new(Path::new(&call.session.workspace), path)
+    let workspace = Path::new(&call.session.workspace);
+    let named = Target::new(workspace, path);
+    let copied = call.copy.as_ref().and_then(|copy| {
+        let path = named.path();
+        path.strip_prefix(copy).map(Path::to_owned).ok()
+    });
+    match copied.as_deref().and_then(Path::to_str) {
+        Some(inside) => Target::new(workspace, inside),
+        None => named,
+    }
 }
 
 /// What is asked about for a tool that is no command and names no file.

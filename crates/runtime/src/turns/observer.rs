@@ -537,6 +537,7 @@ pub(super) fn own_request<'a>(
             line => Subject::Command {
                 line,
                 root: &action.cwd,
+                copy: None,
                 cwd: "",
                 isolation: Isolation::Open,
             },

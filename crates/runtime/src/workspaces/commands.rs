@@ -78,6 +78,15 @@ impl Runtime {
         worker == LOCAL && self.workers.local_is_unconfined()
     }
 
+    /// Where a worker has a session's workspace, when that is a copy of its own.
+    pub(crate) fn copy_of(&self, session: &Session, worker: &str) -> Option<PathBuf> {
+        if self.shares_folder(worker) {
+            return None;
+        }
+        let worker = self.workers.hub.worker(worker)?;
+        super::copy_beneath(&worker.copies, Path::new(&session.workspace))
+    }
+
     /// The open session with that number, and its workspace.
     pub(crate) async fn workspace_of(
         &self,

@@ -31,6 +31,9 @@ const IDLE: Duration = Duration::from_secs(10 * 60);
 /// Copies that are followed at once; beyond it the longest unused one is closed.
 const OPEN_AT_ONCE: usize = 32;
 
+/// Where copies are, beneath the worker's root.
+const FOLDER: &str = "workspaces";
+
 /// The copies of one worker. Dropped, they are no longer followed; their files stay.
 pub struct WorkspaceCopies {
     root: PathBuf,
@@ -142,7 +145,7 @@ impl WorkspaceCopies {
         if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return Err(format!("{id:?} is no workspace's id"));
         }
-        let dir = self.root.join("workspaces").join(id);
+        let dir = self.root.join(FOLDER).join(id);
         let config = ReplicaConfig::new(&dir, self.state.join(id), &self.worker);
         let opened = tokio::task::spawn_blocking(move || Replica::open(&config)).await;
         let (replica, runner) = opened
@@ -255,6 +258,13 @@ async fn sweep(slots: Arc<Slots>, idle: Duration, stop: CancellationToken) {
 
 #[async_trait]
 impl Mirrors for WorkspaceCopies {
+    fn folder(&self) -> PathBuf {
+        let folder = self.root.join(FOLDER);
+        // A shell tells its folder without links.
+        let root = self.root.canonicalize();
+        root.map_or(folder, |root| root.join(FOLDER))
+    }
+
     async fn enter(&self, mirror: &Mirror) -> Result<(PathBuf, u64), String> {
         let copy = self.copy(mirror).await?;
         let passed = while_it_moves(&copy, mirror, |patience| copy.replica.barrier(patience)).await;

@@ -53,6 +53,13 @@ const SOCKET: &str = "sync.sock";
 /// The author of what changes in the folder itself.
 const HOST: &str = "host";
 
+/// Where a worker whose copies are in that folder has a workspace; none when it has no copies.
+pub fn copy_beneath(copies: &str, workspace: &Path) -> Option<PathBuf> {
+    // The id does not depend on where states are kept.
+    let place = Place::of(Path::new("/"), workspace).ok()?;
+    (!copies.is_empty()).then(|| Path::new(copies).join(place.id()))
+}
+
 /// The open workspaces of the daemon.
 pub(crate) struct Workspaces {
     home: Home,

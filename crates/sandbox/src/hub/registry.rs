@@ -37,6 +37,9 @@ pub struct WorkerInfo {
     pub version: String,
     /// What it is selected by.
     pub labels: BTreeMap<String, String>,
+    /// The folder beneath which its copies of workspaces are; empty when it has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub copies: String,
     /// Whether it can be given work.
     pub state: WorkerStatus,
     /// `sandd.v1` or `sandd.v2`.
@@ -188,6 +191,7 @@ impl WorkerInfo {
             opens: _,
             connection: _,
             former: _,
+            copies,
         } = metadata.clone();
         Self {
             id: id.to_owned(),
@@ -196,6 +200,7 @@ impl WorkerInfo {
             arch,
             version,
             labels,
+            copies,
             state: WorkerStatus::Online,
             protocol: conn.protocol().name().to_owned(),
             running: conn.running(),

@@ -66,6 +66,10 @@ pub struct Metadata {
     /// The connection that this worker had before; absent when it has just started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former: Option<FormerConnection>,
+    /// The folder beneath which its copies of workspaces are, each under its workspace's id; empty
+    /// when it has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub copies: String,
 }
 
 /// What a worker got of a connection that is gone.

@@ -79,6 +79,9 @@ pub trait Snapshots: Send + Sync + std::fmt::Debug {
 /// Copies of workspaces that commands run in.
 #[async_trait]
 pub trait Mirrors: Send + Sync + std::fmt::Debug {
+    /// The folder that the copies are in, as commands see it.
+    fn folder(&self) -> PathBuf;
+
     /// Makes the copy hold every write that ended at the master before this call. Answers with its
     /// folder, beneath the worker's root, and the master's sequence that it then holds; or with why
     /// not, in words that name the step. Takes at most the mirror's `wait_ms`.

@@ -103,13 +103,18 @@ pub(crate) async fn serve(
 
 fn metadata(worker: &WorkerState, protocol: Protocol, link: u64) -> Metadata {
     let uname = rustix::system::uname();
-    let (opens, connection, former) = match protocol {
-        Protocol::V1 => (Vec::new(), None, None),
-        Protocol::V2 => (
-            vec![OPEN_FOLDER.to_owned()],
-            Some(worker.connection_name(link)),
-            worker.former().clone(),
-        ),
+    let (opens, connection, former, copies) = match protocol {
+        Protocol::V1 => (Vec::new(), None, None, String::new()),
+        Protocol::V2 => {
+            let mirrors = worker.config.mirrors.as_ref();
+            let copies = mirrors.and_then(|it| it.folder().into_os_string().into_string().ok());
+            (
+                vec![OPEN_FOLDER.to_owned()],
+                Some(worker.connection_name(link)),
+                worker.former().clone(),
+                copies.unwrap_or_default(),
+            )
+        }
     };
     Metadata {
         hostname: uname.nodename().to_string_lossy().into_owned(),
@@ -120,6 +125,7 @@ fn metadata(worker: &WorkerState, protocol: Protocol, link: u64) -> Metadata {
         opens,
         connection,
         former,
+        copies,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{asked, call, machine, send, space};
+use super::{asked, call, machine, online, send, space};
 use crate::harness::{Machine, Running, within};
 
 #[tokio::test]
@@ -100,6 +100,35 @@ async fn a_rule_settles_what_an_agent_itself_asked_leave_for() {
     let row = machine.sees("approval_answered", 1).await;
     assert_eq!(row["data"]["by"], "policy");
     drop(daemon);
+}
+
+#[tokio::test]
+async fn a_path_that_a_command_printed_is_of_the_workspace() {
+    let machine = machine("[policy]\nrules = [{ path = \"secret/**\", action = \"deny\" }]\n");
+    let _daemon = machine.up().await;
+    online(&machine).await;
+    std::fs::create_dir_all(space(&machine).join("sub")).unwrap();
+    std::fs::write(space(&machine).join("sub/a.txt"), "here\n").unwrap();
+    let said = call(&machine, "exec", json!({"command": "pwd"})).await;
+    // Of the worker's copy, where it has one.
+    let pwd = said.lines().next().unwrap();
+    let path = format!("{pwd}/sub/a.txt");
+    let read = call(&machine, "read_file", json!({ "path": path })).await;
+    assert_eq!(read, "here");
+    let listed = json!({"command": "ls", "cwd": format!("{pwd}/sub")});
+    let listed = call(&machine, "exec", listed).await;
+    assert_eq!(listed, "a.txt\n[exit code 0]");
+    for line in [
+        format!("cat {pwd}/secret/key"),
+        "cat $PWD/secret/key".to_owned(),
+        "cd sub && cat ../secret/key".to_owned(),
+    ] {
+        let denied = call(&machine, "exec", json!({ "command": line })).await;
+        assert!(denied.contains("denied by the policy"), "{line}: {denied}");
+        let test = ["policy", "test", "--session", "1", "--json", "--", &line];
+        let report = machine.runs(&test).await.json();
+        assert_eq!(report["action"], "deny", "{line}: {report}");
+    }
 }
 
 #[tokio::test]

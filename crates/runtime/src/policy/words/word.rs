@@ -1,0 +1,123 @@
+//! One word of a line, and what is known of it.
+
+/// Stands for a word that the line does not have; no pattern can be written like this.
+const COMPUTED: &str = "(computed)";
+
+/// A piece of a word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::policy) enum Piece {
+    /// Text as it will be.
+    Literal(String),
+    /// `*` outside of quotes.
+    Star,
+    /// What the shell computes, within this word.
+    Unknown,
+    /// What the shell computes, and it may be several words or none.
+    Splits,
+    /// `$PWD` at the beginning of a word: the folder that the command runs in.
+    Folder(Quoted),
+}
+
+/// One word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::policy) struct Word {
+    /// As it is written.
+    pub(in crate::policy) raw: String,
+    pub(in crate::policy) pieces: Vec<Piece>,
+}
+
+impl Word {
+    /// A word that could be any words.
+    pub(in crate::policy) fn anything() -> Self {
+        Self {
+            raw: COMPUTED.to_owned(),
+            pieces: vec![Piece::Splits],
+        }
+    }
+
+    /// A word that could be any one word.
+    pub(in crate::policy) fn any_one() -> Self {
+        Self {
+            raw: COMPUTED.to_owned(),
+            pieces: vec![Piece::Unknown],
+        }
+    }
+
+    /// The text that the command gets, where the line alone says it.
+    pub(in crate::policy) fn exact(&self) -> Option<String> {
+        self.pieces
+            .iter()
+            .map(|piece| match piece {
+                Piece::Literal(text) => Some(text.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Whether it may become several words or none.
+    pub(in crate::policy) fn splits(&self) -> bool {
+        self.pieces.iter().any(|piece| {
+            matches!(
+                piece,
+                Piece::Splits | Piece::Star | Piece::Folder(Quoted::No)
+            )
+        })
+    }
+
+    /// The path that it is, where the line alone says it; from the folder that the command runs in.
+    /// `one_word`: the folder's own path is no several words.
+    pub(in crate::policy) fn path(&self, one_word: bool) -> Option<String> {
+        let (Some(Piece::Folder(quoted)), rest) = (self.pieces.first(), self.pieces.get(1..)?)
+        else {
+            return self.exact();
+        };
+        let rest = match rest {
+            [] => "",
+            [Piece::Literal(text)] if text.is_empty() || text.starts_with('/') => text,
+            _ => return None,
+        };
+        (one_word || *quoted == Quoted::Yes).then(|| format!(".{rest}"))
+    }
+
+    /// The text that it certainly begins with.
+    pub(in crate::policy) fn prefix(&self) -> &str {
+        match self.pieces.first() {
+            Some(Piece::Literal(text)) => text,
+            _ => "",
+        }
+    }
+
+    /// The text that it certainly ends with.
+    pub(in crate::policy) fn suffix(&self) -> &str {
+        match self.pieces.last() {
+            Some(Piece::Literal(text)) => text,
+            _ => "",
+        }
+    }
+}
+
+/// Whether something stands in double quotes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::policy) enum Quoted {
+    No,
+    Yes,
+}
+
+/// Whether a word has nothing in it yet.
+pub(super) fn is_first(pieces: &[Piece]) -> bool {
+    pieces
+        .iter()
+        .all(|piece| matches!(piece, Piece::Literal(text) if text.is_empty()))
+}
+
+pub(super) fn literal(pieces: &mut Vec<Piece>, c: char) {
+    literal_text(pieces, c.encode_utf8(&mut [0; 4]));
+}
+
+/// Adds text; also an empty one, so that `''` is a word.
+pub(super) fn literal_text(pieces: &mut Vec<Piece>, text: &str) {
+    match pieces.last_mut() {
+        Some(Piece::Literal(last)) => last.push_str(text),
+        _ => pieces.push(Piece::Literal(text.to_owned())),
+    }
+}
