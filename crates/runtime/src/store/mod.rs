@@ -132,10 +132,23 @@ impl Db {
     /// `waiting` does; else rows become rows in the order of the calls.
     pub(crate) fn append_in_order(&self, entry: Entry, waiting: &TaskTracker) -> Appending {
         let (reply, answer) = oneshot::channel();
-        let job = Job::Append {
-            entries: vec![entry],
-            reply,
-        };
+        let entries = vec![entry];
+        self.send_in_order(Job::Append { entries, reply }, waiting);
+        Appending(answer)
+    }
+
+    /// The same for a row that is written together with something else.
+    pub(crate) fn write_in_order(
+        &self,
+        job: impl FnOnce(&mut WriteTx<'_>) -> Result<u64, StoreError> + Send + 'static,
+        waiting: &TaskTracker,
+    ) -> Appending {
+        let (reply, answer) = oneshot::channel();
+        self.send_in_order(Job::run(job, reply), waiting);
+        Appending(answer)
+    }
+
+    fn send_in_order(&self, job: Job, waiting: &TaskTracker) {
         if let Err(mpsc::error::TrySendError::Full(job)) = self.jobs.try_send(job) {
             let jobs = self.jobs.clone();
             waiting.spawn(async move {
@@ -143,7 +156,6 @@ impl Db {
                 let _ = jobs.send(job).await;
             });
         }
-        Appending(answer)
     }
 
     /// Runs `query` on a read-only snapshot.

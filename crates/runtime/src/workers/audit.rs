@@ -6,6 +6,7 @@ use quintet_sandbox::hub::{Direction, HubEvent, HubObserver, NotKept, Receipt};
 use serde_json::{Value, json};
 use tokio_util::task::TaskTracker;
 
+use super::known;
 use crate::journal::{Entry, Kind};
 use crate::metrics::Metrics;
 use crate::store::Db;
@@ -34,9 +35,20 @@ impl HubObserver for AuditObserver {
     fn observe(&self, event: HubEvent) -> Receipt {
         self.count(&event);
         let (kind, data) = row(&event);
-        let appending = self
-            .db
-            .append_in_order(Entry::new(kind, &data), &self.waiting);
+        let entry = Entry::new(kind, &data);
+        let appending = match &event {
+            HubEvent::WorkerOnline(info) => {
+                let (id, info) = (info.id.clone(), data["info"].to_string());
+                self.db.write_in_order(
+                    move |tx| {
+                        known::keep(tx, &id, &info)?;
+                        tx.append(entry)
+                    },
+                    &self.waiting,
+                )
+            }
+            _ => self.db.append_in_order(entry, &self.waiting),
+        };
         let metrics = self.metrics.clone();
         Receipt::when(async move {
             match appending.durable().await {

@@ -1,6 +1,6 @@
 //! Workers that were online under an earlier daemon.
 //!
-//! The table follows the journal by itself, see `schema_6.sql`.
+//! A worker is written with the row that says that it is online.
 
 use quintet_sandbox::hub::WorkerInfo;
 
@@ -8,6 +8,15 @@ use crate::store::{StoreError, WriteTx};
 
 /// So many are kept, those that were online last.
 const KEPT: u32 = 1024;
+
+/// Keeps a worker that is online, as it is now.
+pub(super) fn keep(tx: &mut WriteTx<'_>, id: &str, info: &str) -> Result<(), StoreError> {
+    let now = tx.now();
+    tx.sql()
+        .prepare_cached("INSERT OR REPLACE INTO workers VALUES (?, ?, ?)")?
+        .execute((id, info, now))?;
+    Ok(())
+}
 
 /// The workers, and no more of them than are kept.
 pub(crate) fn load(tx: &mut WriteTx<'_>) -> Result<Vec<WorkerInfo>, StoreError> {
@@ -32,7 +41,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::journal::{Entry, Kind};
     use crate::store::Db;
 
     #[tokio::test]
@@ -41,11 +49,11 @@ mod tests {
         let path = folder.path().join("q.db");
         let db = Db::open(&path).expect("new");
         for (worker, version) in [("a", "1"), ("b", "1"), ("a", "2")] {
-            let data = json!({ "worker": worker, "info": {
+            let info = json!({
                 "id": worker, "hostname": "h", "platform": "linux", "arch": "x", "version": version,
                 "labels": {"k": "v"}, "state": "online", "protocol": "sandd.v2", "running": 3,
-            }});
-            db.write(move |tx| tx.append(Entry::new(Kind::WorkerOnline, &data)))
+            });
+            db.write(move |tx| keep(tx, worker, &info.to_string()))
                 .await
                 .expect("written");
         }
