@@ -453,11 +453,7 @@ impl Daemon {
             tracing::warn!("{text}");
             self.note(&text).await;
         }
-        self.runtime
-            .coordinator
-            .instances()
-            .shutdown(deadline)
-            .await;
+        self.runtime.coordinator.cut(deadline).await;
         self.runtime.coordinator.drain().await;
 
         self.runtime.channel.shutdown().await;

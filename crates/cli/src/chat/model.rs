@@ -310,8 +310,16 @@ impl Model {
                 self.turn = None;
                 self.prompts.clear();
             }
-            What::Ask(ask) => self.open(Prompt::ask(ask.clone())),
-            What::Approval(approval) => self.open(Prompt::approval(approval.clone())),
+            // A retry asks again what its turn was cut with.
+            What::Ask(ask) => {
+                self.prompts.retain(|prompt| !prompt.is_ask(ask.id));
+                self.open(Prompt::ask(ask.clone()));
+            }
+            What::Approval(approval) => {
+                self.prompts
+                    .retain(|prompt| !prompt.is_approval(approval.id));
+                self.open(Prompt::approval(approval.clone()));
+            }
             What::AskOver { ask, .. } => self.prompts.retain(|prompt| !prompt.is_ask(*ask)),
             What::ApprovalOver { approval, .. } => {
                 self.prompts.retain(|prompt| !prompt.is_approval(*approval));

@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::harness::{Begun, Machine, Running, within};
 
 mod policy;
+mod restart;
 
 /// A machine with the agent that uses tools, and more in its configuration.
 fn machine(more: &str) -> Machine {

@@ -112,7 +112,13 @@ impl Runtime {
                     command: approval.action.command,
                     cwd: approval.action.cwd,
                     worker: approval.action.worker,
-                    reason: approval.reason,
+                    reason: match approval.left_over {
+                        true => format!(
+                            "{}; its turn was cut, after the answer `quintet retry {}` goes on",
+                            approval.reason, approval.session
+                        ),
+                        false => approval.reason,
+                    },
                     at: rfc3339(approval.at),
                 })
                 .collect(),

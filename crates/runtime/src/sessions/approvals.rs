@@ -1,7 +1,13 @@
 //! Approvals: durable, bound to the exact action, answered once.
+//!
+//! One that waits when the daemon stops is left over: it goes on waiting, and can be answered. When
+//! the session asks for the same action again, as a retry of the turn does, it gets that approval,
+//! or the answer that was given to it meanwhile. When a turn of the session ends without asking, it
+//! is withdrawn.
 
+use quintet_agent::proto::message::ApprovalResult;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::journal::{Entry, Kind};
@@ -93,6 +99,14 @@ impl Scope {
             Self::Rule => "rule",
         }
     }
+
+    fn from_name(name: &str) -> Self {
+        match name {
+            "session" => Self::Session,
+            "rule" => Self::Rule,
+            _ => Self::Once,
+        }
+    }
 }
 
 /// An approval that waits.
@@ -114,10 +128,11 @@ pub struct Approval {
     pub proposed: ProposedRules,
     /// Microseconds since 1970.
     pub at: i64,
+    /// The daemon stopped under its turn; it waits until the same is asked again.
+    pub left_over: bool,
 }
 
-const COLUMNS: &str =
-    "id, session, turn, key, action, command, cwd, worker, reason, at, rule, rule_before";
+const COLUMNS: &str = "id, session, turn, key, action, command, cwd, worker, reason, at, rule, rule_before, left_over";
 
 impl Approval {
     fn from_sql(row: &SqlRow<'_>) -> rusqlite::Result<Self> {
@@ -138,6 +153,7 @@ impl Approval {
                 toml: row.get(10)?,
                 before: row.get(11)?,
             },
+            left_over: row.get(12)?,
         })
     }
 }
@@ -152,6 +168,8 @@ pub enum Requested {
         /// Who did.
         by: String,
     },
+    /// It was answered after the turn that first asked was cut.
+    Answered(Decision),
 }
 
 /// Records a request of a running turn, or finds that the session has leave already.
@@ -189,6 +207,28 @@ pub fn request(
         tx.append(Entry::new(Kind::ApprovalAnswered, &data).in_turn(session, turn))?;
         return Ok(Requested::Granted { by });
     }
+    if let Some((id, decision)) = left_over(tx.sql(), session, &bound_to)? {
+        tx.sql()
+            .prepare_cached(
+                "UPDATE approvals SET left_over = 0, turn = ?, key = ?, rule = ?, rule_before = ?
+                 WHERE id = ?",
+            )?
+            .execute((
+                turn.cast_signed(),
+                key,
+                &proposed.toml,
+                &proposed.before,
+                id.cast_signed(),
+            ))?;
+        let Some(decision) = decision else {
+            return announce(tx, session, turn, id, proposed, data);
+        };
+        data["approved"] = decision.approved.into();
+        data["scope"] = decision.scope.as_str().into();
+        data["by"] = decision.by.as_str().into();
+        tx.append(Entry::new(Kind::ApprovalAnswered, &data).in_turn(session, turn))?;
+        return Ok(Requested::Answered(decision));
+    }
     let now = tx.now();
     tx.sql()
         .prepare_cached(
@@ -212,11 +252,51 @@ pub fn request(
             &proposed.before,
         ))?;
     let id = tx.sql().last_insert_rowid().cast_unsigned();
+    announce(tx, session, turn, id, proposed, data)
+}
+
+fn announce(
+    tx: &mut WriteTx<'_>,
+    session: u64,
+    turn: u64,
+    id: u64,
+    proposed: &ProposedRules,
+    mut data: Value,
+) -> Result<Requested, StoreError> {
     data["approval"] = id.into();
     data["rule"] = proposed.toml.as_str().into();
     data["rule_place"] = proposed.place().into();
     tx.append(Entry::new(Kind::ApprovalRequested, &data).in_turn(session, turn))?;
     Ok(Requested::Pending(id))
+}
+
+/// The approval of an action that was left over, and what it was answered with.
+fn left_over(
+    connection: &Connection,
+    session: u64,
+    bound_to: &str,
+) -> Result<Option<(u64, Option<Decision>)>, StoreError> {
+    let found = connection
+        .prepare_cached(
+            "SELECT id, state, scope, note, by FROM approvals
+             WHERE session = ? AND left_over = 1 AND bound_to = ? ORDER BY id LIMIT 1",
+        )?
+        .query_row((session.cast_signed(), bound_to), |row| {
+            let state: String = row.get(1)?;
+            let decision = match state.as_str() {
+                "approved" | "denied" => Some(Decision {
+                    approved: state == "approved",
+                    scope: Scope::from_name(row.get_ref(2)?.as_str()?),
+                    note: row.get::<_, Option<String>>(3)?.unwrap_or_default(),
+                    by: row.get::<_, Option<String>>(4)?.unwrap_or_default(),
+                    rule: String::new(),
+                }),
+                _ => None,
+            };
+            Ok((row.get::<_, i64>(0)?.cast_unsigned(), decision))
+        })
+        .optional()?;
+    Ok(found)
 }
 
 /// The row of an action that a rule decided, so that nobody was asked.
@@ -259,8 +339,8 @@ pub fn waiting(connection: &Connection, id: u64) -> Result<Approval, Refusal> {
         .query_row([id.cast_signed()], |row| {
             Ok((
                 Approval::from_sql(row)?,
-                row.get::<_, String>(12)?,
-                row.get::<_, Option<String>>(13)?,
+                row.get::<_, String>(13)?,
+                row.get::<_, Option<String>>(14)?,
             ))
         })
         .optional()?;
@@ -292,6 +372,17 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// What the agent that asked for leave itself is told.
+    pub(crate) fn told_to(self, request_id: String) -> ApprovalResult {
+        ApprovalResult {
+            request_id,
+            approved: self.approved,
+            reason: Some(self.note).filter(|note| !note.is_empty()),
+            by: Some(self.by),
+            scope: Some(self.scope.as_str().to_owned()),
+        }
+    }
+
     /// What a rule that was written meanwhile decides.
     pub fn of_policy(approved: bool, why: &str) -> Self {
         Self {
@@ -335,41 +426,72 @@ pub fn answer(
     if !decision.rule.is_empty() {
         data["rule"] = decision.rule.as_str().into();
     }
-    let entry = Entry::new(Kind::ApprovalAnswered, &data).in_turn(approval.session, approval.turn);
+    let entry = Entry::new(Kind::ApprovalAnswered, &data);
+    let entry = match approval.left_over {
+        true => entry.in_session(approval.session),
+        false => entry.in_turn(approval.session, approval.turn),
+    };
     let seq = tx.append(entry)?;
     Ok((approval, seq))
 }
 
 /// Withdraws one that nobody waits for any more; one that is answered stays so.
 pub fn withdraw_one(tx: &mut WriteTx<'_>, id: u64) -> Result<(), StoreError> {
-    let found: Option<(i64, i64)> = tx
+    let found: Option<(i64, i64, bool)> = tx
         .sql()
-        .prepare_cached("SELECT session, turn FROM approvals WHERE id = ? AND state = 'pending'")?
-        .query_row([id.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .prepare_cached(
+            "SELECT session, turn, left_over FROM approvals WHERE id = ? AND state = 'pending'",
+        )?
+        .query_row([id.cast_signed()], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
         .optional()?;
-    if let Some((session, turn)) = found {
+    if let Some((session, turn, left_over)) = found {
         tx.sql()
             .prepare_cached("UPDATE approvals SET state = 'withdrawn' WHERE id = ?")?
             .execute([id.cast_signed()])?;
         let entry = Entry::new(Kind::ApprovalWithdrawn, &json!({ "approval": id }));
-        tx.append(entry.in_turn(session.cast_unsigned(), turn.cast_unsigned()))?;
+        tx.append(match left_over {
+            true => entry.in_session(session.cast_unsigned()),
+            false => entry.in_turn(session.cast_unsigned(), turn.cast_unsigned()),
+        })?;
     }
     Ok(())
 }
 
 /// Withdraws what a turn still waits for, because it is over.
 pub fn withdraw(tx: &mut WriteTx<'_>, turn: u64) -> Result<(), StoreError> {
-    let pending: Vec<(i64, i64)> = tx
+    let pending: Vec<i64> = tx
         .sql()
-        .prepare_cached("SELECT id, session FROM approvals WHERE turn = ? AND state = 'pending'")?
-        .query_map([turn.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .prepare_cached("SELECT id FROM approvals WHERE turn = ? AND state = 'pending'")?
+        .query_map([turn.cast_signed()], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
-    for (id, session) in pending {
+    for id in pending {
+        withdraw_one(tx, id.cast_unsigned())?;
+    }
+    Ok(())
+}
+
+/// Leaves what a turn waits for to the session: the daemon stops under it.
+pub fn leave(tx: &mut WriteTx<'_>, turn: u64) -> Result<(), StoreError> {
+    tx.sql()
+        .prepare_cached("UPDATE approvals SET left_over = 1 WHERE turn = ? AND state = 'pending'")?
+        .execute([turn.cast_signed()])?;
+    Ok(())
+}
+
+/// Withdraws what was left over in a session, and forgets answers that nobody came for.
+pub fn withdraw_left_over(tx: &mut WriteTx<'_>, session: u64) -> Result<(), StoreError> {
+    let left: Vec<i64> = tx
+        .sql()
+        .prepare_cached("SELECT id FROM approvals WHERE session = ? AND left_over = 1")?
+        .query_map([session.cast_signed()], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    for id in left {
+        withdraw_one(tx, id.cast_unsigned())?;
         tx.sql()
-            .prepare_cached("UPDATE approvals SET state = 'withdrawn' WHERE id = ?")?
+            .prepare_cached("UPDATE approvals SET left_over = 0 WHERE id = ?")?
             .execute([id])?;
-        let entry = Entry::new(Kind::ApprovalWithdrawn, &json!({ "approval": id }));
-        tx.append(entry.in_turn(session.cast_unsigned(), turn))?;
     }
     Ok(())
 }

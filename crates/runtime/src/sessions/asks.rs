@@ -1,4 +1,6 @@
 //! Questions to the person: durable, answered once.
+//!
+//! One that waits when the daemon stops is left over, as an approval is: see [`super::approvals`].
 
 use quintet_agent::proto::message::{AskOutcome, Question};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
@@ -23,6 +25,8 @@ pub struct Ask {
     pub questions: Vec<Question>,
     /// Microseconds since 1970.
     pub at: i64,
+    /// The daemon stopped under its turn; it waits until the same is asked again.
+    pub left_over: bool,
 }
 
 impl Ask {
@@ -34,8 +38,18 @@ impl Ask {
             key: row.get(3)?,
             questions: serde_json::from_str(row.get_ref(4)?.as_str()?).unwrap_or_default(),
             at: row.get(5)?,
+            left_over: row.get(6)?,
         })
     }
+}
+
+/// What became of a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Opened {
+    /// It waits for a person.
+    Pending(u64),
+    /// It was answered after the turn that first asked was cut.
+    Answered(AskOutcome),
 }
 
 /// Records a question of a running turn.
@@ -45,9 +59,22 @@ pub fn open(
     turn: u64,
     key: &str,
     questions: &[Question],
-) -> Result<u64, StoreError> {
-    let now = tx.now();
+) -> Result<Opened, StoreError> {
     let text = serde_json::to_string(questions).unwrap_or_default();
+    if let Some((id, answer)) = left_over(tx.sql(), session, &text)? {
+        tx.sql()
+            .prepare_cached("UPDATE asks SET left_over = 0, turn = ?, key = ? WHERE id = ?")?
+            .execute((turn.cast_signed(), key, id.cast_signed()))?;
+        let Some((content, by)) = answer else {
+            return announce(tx, session, turn, id, questions);
+        };
+        let data = json!({ "ask": id, "answer": content, "by": by });
+        tx.append(Entry::new(Kind::AskAnswered, &data).in_turn(session, turn))?;
+        return Ok(Opened::Answered(AskOutcome::Answered {
+            answers: split_answer(questions, &content),
+        }));
+    }
+    let now = tx.now();
     tx.sql()
         .prepare_cached(
             "INSERT INTO asks (session, turn, key, questions, at, state)
@@ -55,15 +82,51 @@ pub fn open(
         )?
         .execute((session.cast_signed(), turn.cast_signed(), key, text, now))?;
     let id = tx.sql().last_insert_rowid().cast_unsigned();
+    announce(tx, session, turn, id, questions)
+}
+
+fn announce(
+    tx: &mut WriteTx<'_>,
+    session: u64,
+    turn: u64,
+    id: u64,
+    questions: &[Question],
+) -> Result<Opened, StoreError> {
     let data = json!({ "ask": id, "questions": questions });
     tx.append(Entry::new(Kind::AskUser, &data).in_turn(session, turn))?;
-    Ok(id)
+    Ok(Opened::Pending(id))
+}
+
+/// The answer to a question, and who gave it.
+type Given = (String, String);
+
+/// The same questions, left over, and their answer where there is one.
+fn left_over(
+    connection: &Connection,
+    session: u64,
+    questions: &str,
+) -> Result<Option<(u64, Option<Given>)>, StoreError> {
+    let found = connection
+        .prepare_cached(
+            "SELECT id, answer, by FROM asks
+             WHERE session = ? AND left_over = 1 AND questions = ? ORDER BY id LIMIT 1",
+        )?
+        .query_row((session.cast_signed(), questions), |row| {
+            let by: Option<String> = row.get(2)?;
+            let answer: Option<String> = row.get(1)?;
+            Ok((
+                row.get::<_, i64>(0)?.cast_unsigned(),
+                answer.map(|answer| (answer, by.unwrap_or_default())),
+            ))
+        })
+        .optional()?;
+    Ok(found)
 }
 
 /// Every question that waits, or those of one session; oldest first.
 pub fn pending(connection: &Connection, session: Option<u64>) -> Result<Vec<Ask>, StoreError> {
     let mut statement = connection.prepare_cached(
-        "SELECT id, session, turn, key, questions, at FROM asks
+        "SELECT id, session, turn, key, questions, at, left_over FROM asks
          WHERE state = 'pending' AND (?1 IS NULL OR session = ?1) ORDER BY id",
     )?;
     let rows = statement.query_map([session.map(u64::cast_signed)], Ask::from_sql)?;
@@ -91,40 +154,71 @@ pub fn answer(
         .prepare_cached("UPDATE asks SET state = 'answered', answer = ?, by = ? WHERE id = ?")?
         .execute((content, by, ask.id.cast_signed()))?;
     let data = json!({ "ask": ask.id, "answer": content, "by": by });
-    tx.append(Entry::new(Kind::AskAnswered, &data).in_turn(ask.session, ask.turn))?;
+    let entry = Entry::new(Kind::AskAnswered, &data);
+    tx.append(match ask.left_over {
+        true => entry.in_session(ask.session),
+        false => entry.in_turn(ask.session, ask.turn),
+    })?;
     Ok((ask, outcome))
 }
 
 /// Withdraws one that nobody waits for any more; one that is answered stays so.
 pub fn withdraw_one(tx: &mut WriteTx<'_>, id: u64) -> Result<(), StoreError> {
-    let found: Option<(i64, i64)> = tx
+    let found: Option<(i64, i64, bool)> = tx
         .sql()
-        .prepare_cached("SELECT session, turn FROM asks WHERE id = ? AND state = 'pending'")?
-        .query_row([id.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .prepare_cached(
+            "SELECT session, turn, left_over FROM asks WHERE id = ? AND state = 'pending'",
+        )?
+        .query_row([id.cast_signed()], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
         .optional()?;
-    if let Some((session, turn)) = found {
+    if let Some((session, turn, left_over)) = found {
         tx.sql()
             .prepare_cached("UPDATE asks SET state = 'withdrawn' WHERE id = ?")?
             .execute([id.cast_signed()])?;
         let entry = Entry::new(Kind::AskWithdrawn, &json!({ "ask": id }));
-        tx.append(entry.in_turn(session.cast_unsigned(), turn.cast_unsigned()))?;
+        tx.append(match left_over {
+            true => entry.in_session(session.cast_unsigned()),
+            false => entry.in_turn(session.cast_unsigned(), turn.cast_unsigned()),
+        })?;
     }
     Ok(())
 }
 
 /// Withdraws what a turn still asks, because it is over.
 pub fn withdraw(tx: &mut WriteTx<'_>, turn: u64) -> Result<(), StoreError> {
-    let pending: Vec<(i64, i64)> = tx
+    let pending: Vec<i64> = tx
         .sql()
-        .prepare_cached("SELECT id, session FROM asks WHERE turn = ? AND state = 'pending'")?
-        .query_map([turn.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .prepare_cached("SELECT id FROM asks WHERE turn = ? AND state = 'pending'")?
+        .query_map([turn.cast_signed()], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
-    for (id, session) in pending {
+    for id in pending {
+        withdraw_one(tx, id.cast_unsigned())?;
+    }
+    Ok(())
+}
+
+/// Leaves what a turn asks to the session: the daemon stops under it.
+pub fn leave(tx: &mut WriteTx<'_>, turn: u64) -> Result<(), StoreError> {
+    tx.sql()
+        .prepare_cached("UPDATE asks SET left_over = 1 WHERE turn = ? AND state = 'pending'")?
+        .execute([turn.cast_signed()])?;
+    Ok(())
+}
+
+/// Withdraws what was left over in a session, and forgets answers that nobody came for.
+pub fn withdraw_left_over(tx: &mut WriteTx<'_>, session: u64) -> Result<(), StoreError> {
+    let left: Vec<i64> = tx
+        .sql()
+        .prepare_cached("SELECT id FROM asks WHERE session = ? AND left_over = 1")?
+        .query_map([session.cast_signed()], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    for id in left {
+        withdraw_one(tx, id.cast_unsigned())?;
         tx.sql()
-            .prepare_cached("UPDATE asks SET state = 'withdrawn' WHERE id = ?")?
+            .prepare_cached("UPDATE asks SET left_over = 0 WHERE id = ?")?
             .execute([id])?;
-        let entry = Entry::new(Kind::AskWithdrawn, &json!({ "ask": id }));
-        tx.append(entry.in_turn(session.cast_unsigned(), turn))?;
     }
     Ok(())
 }
@@ -140,7 +234,6 @@ fn nothing_pending(connection: &Connection, session: u64) -> Result<Refusal, Sto
         Some(by) => format!(
             "no question is pending in session {session}; the last one was answered by {by}"
         ),
-        None => format!("no question is pending in session {session}"),
     }))
 }
 

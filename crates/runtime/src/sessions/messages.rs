@@ -307,6 +307,9 @@ pub struct TurnOutcome {
     pub retryable: bool,
     /// What the turn used.
     pub usage: TokenUsage,
+    /// The daemon stopped under it: what it asked goes on waiting for a retry.
+    #[serde(skip)]
+    pub cut: bool,
 }
 
 impl TurnOutcome {
@@ -318,9 +321,22 @@ impl TurnOutcome {
             code: Some(code),
             retryable,
             usage: TokenUsage::default(),
+            cut: false,
+        }
+    }
+
+    /// A turn that the daemon stopped under, with what it had used.
+    pub fn interrupted(usage: TokenUsage) -> Self {
+        Self {
+            usage,
+            cut: true,
+            ..Self::failed(INTERRUPTED, 500, true)
         }
     }
 }
+
+/// What a turn is told when the daemon went away under it.
+const INTERRUPTED: &str = "the daemon stopped during this turn; what it did and what it asked is kept, send it again with `quintet retry`";
 
 /// Ends a running turn, once: false when it is over already.
 pub fn end(tx: &mut WriteTx<'_>, turn: u64, outcome: &TurnOutcome) -> Result<bool, StoreError> {
@@ -332,16 +348,28 @@ pub fn end(tx: &mut WriteTx<'_>, turn: u64, outcome: &TurnOutcome) -> Result<boo
     if !move_on(tx, turn, "running", state)? {
         return Ok(false);
     }
-    let (session, agent): (i64, String) = tx
+    let (session, agent, purpose) = tx
         .sql()
         .prepare_cached(
-            "SELECT messages.session, sessions.agent FROM messages
+            "SELECT messages.session, sessions.agent, messages.purpose FROM messages
              JOIN sessions ON sessions.id = messages.session WHERE messages.id = ?",
         )?
-        .query_row([turn.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        .query_row([turn.cast_signed()], |row| {
+            let purpose = Purpose::from_name(row.get_ref(2)?.as_str()?);
+            Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, purpose))
+        })?;
     let session = session.cast_unsigned();
-    asks::withdraw(tx, turn)?;
-    approvals::withdraw(tx, turn)?;
+    if outcome.cut {
+        asks::leave(tx, turn)?;
+        approvals::leave(tx, turn)?;
+    } else {
+        asks::withdraw(tx, turn)?;
+        approvals::withdraw(tx, turn)?;
+        // The conversation has gone on without what an earlier turn asked.
+        if purpose == Purpose::Message {
+            withdraw_left_over(tx, session)?;
+        }
+    }
     usage::add(tx, turn, session, &agent, &outcome.usage)?;
     let mut data = serde_json::to_value(outcome).unwrap_or_default();
     data["agent"] = agent.into();
@@ -351,6 +379,12 @@ pub fn end(tx: &mut WriteTx<'_>, turn: u64, outcome: &TurnOutcome) -> Result<boo
         .execute((seq.cast_signed(), turn.cast_signed()))?;
     cron::settle(tx)?;
     Ok(true)
+}
+
+/// Withdraws what cut turns of a session asked.
+pub fn withdraw_left_over(tx: &mut WriteTx<'_>, session: u64) -> Result<(), StoreError> {
+    asks::withdraw_left_over(tx, session)?;
+    approvals::withdraw_left_over(tx, session)
 }
 
 /// Refuses a message that says nothing.
@@ -407,7 +441,6 @@ fn require_waiting(tx: &WriteTx<'_>, id: u64) -> Result<u64, Refusal> {
         Some((_, state)) => Err(Refusal::Conflict(format!(
             "message {id} no longer waits: it is {state}"
         ))),
-        None => Err(Refusal::NotFound(format!("message {id} not found"))),
     }
 }
 

@@ -210,6 +210,7 @@ pub fn close(tx: &mut WriteTx<'_>, id: u64, reason: &str) -> Result<Option<u64>,
     for waiting in messages::waiting(tx.sql(), Some(id))? {
         messages::remove(tx, waiting.id, reason)?;
     }
+    messages::withdraw_left_over(tx, id)?;
     cron::end_of_session(tx, id, reason)?;
     let now = tx.now();
     tx.sql()

@@ -40,6 +40,24 @@ struct Asked<'a> {
     request: &'a Request<'a>,
 }
 
+/// What a person's answer means for the call.
+fn decided(decision: &Decision) -> Result<Leave, NoLeave> {
+    if decision.approved {
+        return Ok(Leave {
+            decision: "approved",
+            why: format!("approved by {} ({})", decision.by, decision.scope.as_str()),
+        });
+    }
+    let reason = match decision.note.as_str() {
+        "" => String::new(),
+        note => format!(": {note}"),
+    };
+    Err(NoLeave {
+        decision: "refused",
+        message: format!("{} refused it{reason}", decision.by),
+    })
+}
+
 fn denied(why: &str) -> NoLeave {
     NoLeave {
         decision: "deny",
@@ -188,6 +206,7 @@ impl ToolServer {
                     why: format!("approved for this session by {by}"),
                 });
             }
+            Requested::Answered(decision) => return decided(&decision),
             Requested::Pending(approval) => approval,
         };
         let answer = loop {
@@ -207,26 +226,15 @@ impl ToolServer {
             }
         };
         match answer {
-            Some(Answer::Decision(decision)) if decision.approved => Ok(Leave {
-                decision: "approved",
-                why: format!("approved by {} ({})", decision.by, decision.scope.as_str()),
-            }),
-            Some(Answer::Decision(decision)) => {
-                let reason = match decision.note.as_str() {
-                    "" => String::new(),
-                    note => format!(": {note}"),
-                };
-                Err(NoLeave {
-                    decision: "refused",
-                    message: format!("{} refused it{reason}", decision.by),
-                })
-            }
+            Some(Answer::Decision(decision)) => decided(&decision),
             Some(Answer::Ask(_)) | None => {
-                self.runtime
-                    .db
-                    .write(move |tx| approvals::withdraw_one(tx, approval))
-                    .await
-                    .map_err(Refusal::from)?;
+                if !self.runtime.coordinator.is_stopping() {
+                    self.runtime
+                        .db
+                        .write(move |tx| approvals::withdraw_one(tx, approval))
+                        .await
+                        .map_err(Refusal::from)?;
+                }
                 Err(NoLeave {
                     decision: "withdrawn",
                     message: "nobody answered before the call or its turn ended".to_owned(),
@@ -295,7 +303,7 @@ impl ToolServer {
             }
         };
         if let Err(error) = written {
-            tracing::error!(call = call.id, %error, "the use of a tool could not be written");
+            tracing::error!(%instance, %error, "the use of a tool could not be written");
         }
     }
 }

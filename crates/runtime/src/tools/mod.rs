@@ -45,7 +45,8 @@ use crate::journal::Kind;
 use crate::policy::{Isolation, Subject};
 use crate::refusal::Refusal;
 use crate::sessions::approvals::Action;
-use crate::sessions::{self, Session, asks};
+use crate::sessions::asks::{self, Opened};
+use crate::sessions::{self, Session};
 use crate::turns::session_of;
 
 /// How long a command may run when nothing else is said.
@@ -161,7 +162,7 @@ impl Tools for ToolServer {
         instance.as_str().to_owned()
     }
 
-    async fn list(&self, _: &AgentId) -> Vec<ToolSpec> {
+    async fn list(&self, instance: &AgentId) -> Vec<ToolSpec> {
         let mut tools = specs::all();
         let externals = self.runtime.tools.externals.list().await;
         tools.extend(externals.into_iter().map(|tool| tool.spec));
@@ -208,6 +209,7 @@ impl ToolServer {
             .db
             .read(move |connection| sessions::open(connection, id))
             .await?;
+        let worker = self.runtime.worker_of(&session);
         Ok(Call {
             id: uuid::Uuid::now_v7().to_string(),
             agents_id: call.agents_id.clone(),
@@ -397,23 +399,33 @@ impl ToolServer {
         let mut expected = self.runtime.coordinator.answers().expect();
         let (session, id, key) = (call.session.id, turn.id, expected.key().to_owned());
         let asked = questions.clone();
-        let ask = self
+        let opened = self
             .runtime
             .db
             .write(move |tx| asks::open(tx, session, id, &key, &asked))
             .await
             .map_err(said)?;
-        let answer = tokio::select! {
-            answer = expected.come() => answer,
-            () = turn.over() => None,
-            () = cancelled.cancelled() => None,
+        let (ask, answer) = match opened {
+            Opened::Answered(outcome) => (None, Some(Answer::Ask(outcome))),
+            Opened::Pending(ask) => {
+                let answer = tokio::select! {
+                    answer = expected.come() => answer,
+                    () = turn.over() => None,
+                    () = cancelled.cancelled() => None,
+                };
+                (Some(ask), answer)
+            }
         };
         let Some(Answer::Ask(AskOutcome::Answered { answers })) = answer else {
-            self.runtime
-                .db
-                .write(move |tx| asks::withdraw_one(tx, ask))
-                .await
-                .map_err(said)?;
+            if let Some(ask) = ask
+                && !self.runtime.coordinator.is_stopping()
+            {
+                self.runtime
+                    .db
+                    .write(move |tx| asks::withdraw_one(tx, ask))
+                    .await
+                    .map_err(said)?;
+            }
             return Err("nobody answered before the call or its turn ended".to_owned());
         };
         let lines: Vec<String> = questions

@@ -13,9 +13,7 @@ use std::collections::hash_map::Entry as Slot;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quintet_agent::proto::message::{
-    AgentId, ApprovalResult, FinishReason, InboundMessage, MessageData, Origin,
-};
+use quintet_agent::proto::message::{AgentId, FinishReason, InboundMessage, MessageData, Origin};
 use quintet_agent::{FailReason, Steered, TokenUsage, TurnEnd};
 use rust_decimal::Decimal;
 use serde_json::{Value, json};
@@ -38,9 +36,6 @@ pub(crate) use instances::{Instances, agent_of};
 pub(crate) use observer::{OpenTurns, Turn, TurnObserver};
 pub(crate) use recorder::Recorder;
 
-/// What a turn is told when the daemon went away under it.
-const INTERRUPTED: &str = "the daemon stopped during this turn; what it did before is kept, send it again with `quintet retry`";
-
 /// How long a turn waits before what the database refused is written again.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -58,7 +53,10 @@ struct Inner {
     /// Sessions that have a task, and whether it has to look again before it ends.
     awake: Mutex<HashMap<u64, LookAgain>>,
     tasks: TaskTracker,
+    /// No further turn begins.
     stopping: CancellationToken,
+    /// The turns that still run are not waited for any longer.
+    cutting: CancellationToken,
     metrics: Arc<Metrics>,
 }
 
@@ -84,6 +82,7 @@ impl Coordinator {
             awake: Mutex::default(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
+            cutting: CancellationToken::new(),
             metrics,
         });
         let weak = Arc::downgrade(&inner);
@@ -117,11 +116,8 @@ impl Coordinator {
             .db
             .write(|tx| -> Result<Vec<u64>, StoreError> {
                 for turn in messages::all_running(tx.sql())? {
-                    let outcome = TurnOutcome {
-                        usage: usage::last_said(tx.sql(), turn)?,
-                        ..TurnOutcome::failed(INTERRUPTED, 500, true)
-                    };
-                    messages::end(tx, turn, &outcome)?;
+                    let used = usage::last_said(tx.sql(), turn)?;
+                    messages::end(tx, turn, &TurnOutcome::interrupted(used))?;
                 }
                 messages::sessions_with_waiting(tx.sql())
             })
@@ -156,6 +152,25 @@ impl Coordinator {
         self.inner.stopping.cancel();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
+    }
+
+    /// Whether the daemon stops: what then nobody waits for any more belongs to its turn's end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.inner.stopping.is_cancelled()
+    }
+
+    /// Ends the agents' processes within the deadline; turns that still run are cut.
+    pub(crate) async fn cut(&self, deadline: Duration) {
+        self.inner.cutting.cancel();
+        self.inner.instances.shutdown(deadline).await;
+    }
+
+    /// How a turn ended, where the daemon's stop may be why.
+    fn or_cut(&self, outcome: TurnOutcome) -> TurnOutcome {
+        match self.inner.cutting.is_cancelled() && !outcome.error.is_empty() {
+            true => TurnOutcome::interrupted(outcome.usage),
+            false => outcome,
+        }
     }
 
     /// Turns that are running.
@@ -262,6 +277,10 @@ impl Coordinator {
             .db
             .write(move |tx| asks::answer(tx, session, ask, &content, &by))
             .await?;
+        // The turn that asked is over; a retry of it takes the answer.
+        if ask.left_over {
+            return Ok(());
+        }
         let unclaimed = self.inner.answers.give(&ask.key, Answer::Ask(outcome));
         if let (Err(Answer::Ask(outcome)), Some(turn)) =
             (unclaimed, self.inner.turns.of_session(session))
@@ -279,20 +298,17 @@ impl Coordinator {
             .db
             .write(move |tx| approvals::answer(tx, approval, &kept))
             .await?;
+        // The turn that asked is over; a retry of it takes the answer.
+        if approval.left_over {
+            return Ok(seq);
+        }
         let answer = Answer::Decision(decision.clone());
         if self.inner.answers.give(&approval.key, answer).is_ok() {
             return Ok(seq);
         }
         if let Some(turn) = self.inner.turns.of_session(approval.session) {
-            turn.handle
-                .answer_approval(ApprovalResult {
-                    request_id: approval.key,
-                    approved: decision.approved,
-                    reason: Some(decision.note).filter(|note| !note.is_empty()),
-                    by: Some(decision.by),
-                    scope: Some(decision.scope.as_str().to_owned()),
-                })
-                .await;
+            let result = decision.told_to(approval.key);
+            turn.handle.answer_approval(result).await;
         }
         Ok(seq)
     }
@@ -324,7 +340,8 @@ impl Coordinator {
             })
             .await?;
         for (approval, session) in pending {
-            if self.inner.answers.expects(&approval.key) {
+            // Calls of tools ask again by themselves, and a retry asks the rules first.
+            if approval.left_over || self.inner.answers.expects(&approval.key) {
                 continue;
             }
             let agent = AgentId::from(session.agent_id());
@@ -433,7 +450,8 @@ impl Coordinator {
                         let end = turn.run(self.inbound(&session, &message)).await;
                         let closed = turn.close().await;
                         self.inner.turns.remove(&session.agent_id());
-                        self.end(id, closed.outcome(&session.agent_id(), end)).await;
+                        let outcome = closed.outcome(&session.agent_id(), end);
+                        self.end(id, self.or_cut(outcome)).await;
                     }
                     Purpose::Compaction => self.compact(&session, &message, &turn).await,
                 }
@@ -457,7 +475,7 @@ impl Coordinator {
         let before = turn.handle.state().await;
         let end = turn.run(self.inbound(session, message)).await;
         let closed = turn.close().await;
-        let mut outcome = closed.outcome(&session.agent_id(), end);
+        let mut outcome = self.or_cut(closed.outcome(&session.agent_id(), end));
         self.inner.turns.remove(&session.agent_id());
         let (id, number) = (message.id, session.id);
         let text = self
@@ -671,6 +689,7 @@ fn outcome(agent_id: &str, end: TurnEnd, used: TokenUsage) -> TurnOutcome {
                 code,
                 retryable,
                 usage: usage.unwrap_or(used),
+                cut: false,
             }
         }
         TurnEnd::Failed { reason, detail } => {

@@ -19,9 +19,10 @@ use crate::journal::{Entry, Kind};
 use crate::models::larger;
 use crate::policy::{self, Because, Isolation, Subject};
 use crate::refusal::Refusal;
+use crate::sessions;
 use crate::sessions::approvals::{self, Action, ProposedRules, Requested};
+use crate::sessions::asks::{self, Opened};
 use crate::sessions::messages::{self, Purpose, TurnOutcome};
-use crate::sessions::{self, asks};
 use crate::store::{Appending, Db, StoreError};
 
 /// Batches of one turn that may be on their way to the disk while the agent is read on. Clients are
@@ -368,9 +369,14 @@ impl TurnObserver {
                 InstanceEvent::AskUser { ask_id, questions } => {
                     gate.append(&self.db, std::mem::take(&mut rows)).await?;
                     let (session, id) = (turn.session, turn.id);
-                    self.db
-                        .write(move |tx| asks::open(tx, session, id, &ask_id, &questions))
+                    let key = ask_id.clone();
+                    let opened = self
+                        .db
+                        .write(move |tx| asks::open(tx, session, id, &key, &questions))
                         .await?;
+                    if let Opened::Answered(outcome) = opened {
+                        turn.handle.answer_ask(ask_id, outcome).await;
+                    }
                 }
                 InstanceEvent::SteerUnread { content } => {
                     gate.append(&self.db, std::mem::take(&mut rows)).await?;
@@ -505,16 +511,19 @@ impl TurnObserver {
             .db
             .write(move |tx| approvals::request(tx, session, id, &key, &action, &reason, &proposed))
             .await?;
-        if let Requested::Granted { by } = requested {
-            turn.handle
-                .answer_approval(ApprovalResult {
-                    request_id,
-                    approved: true,
-                    reason: None,
-                    by: Some(by),
-                    scope: Some("session".into()),
-                })
-                .await;
+        let result = match requested {
+            Requested::Pending(_) => None,
+            Requested::Granted { by } => Some(ApprovalResult {
+                request_id,
+                approved: true,
+                reason: None,
+                by: Some(by),
+                scope: Some("session".into()),
+            }),
+            Requested::Answered(decision) => Some(decision.told_to(request_id)),
+        };
+        if let Some(result) = result {
+            turn.handle.answer_approval(result).await;
         }
         Ok(())
     }

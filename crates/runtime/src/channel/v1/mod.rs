@@ -74,7 +74,8 @@ impl Conversation {
                 }
                 let mut answers = None;
                 for ask in asks::pending(tx.sql(), Some(session.id))? {
-                    if devices::was_asked(tx.sql(), device, ask.id)? {
+                    // Of one that nobody waits for it would learn nothing more.
+                    if !ask.left_over && devices::was_asked(tx.sql(), device, ask.id)? {
                         answers = Some(ask.id);
                         break;
                     }
