@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -158,7 +157,7 @@ impl Externals {
                         spec,
                         base_env: self.base_env.clone(),
                         cwd: self.cwd.clone(),
-                        late: AtomicBool::new(false),
+                        late: SyncMutex::default(),
                         stop: CancellationToken::new(),
                         state: Mutex::new(State::new()),
                     })
@@ -179,17 +178,26 @@ impl Externals {
         for (server, listed) in servers.iter().zip(join_all(listed).await) {
             match listed {
                 Ok(found) => {
-                    server.late.store(false, Ordering::Relaxed);
+                    server.late().take();
                     tools.extend(found.iter().cloned());
                 }
                 Err(error) => {
-                    if !server.late.swap(true, Ordering::Relaxed) {
+                    let before = server.late().replace(error.to_string());
+                    if before.is_none() {
                         tracing::warn!(server = server.name, %error, "its tools are left out until it is there");
                     }
                 }
             }
         }
         tools
+    }
+
+    /// The servers whose tools the last listing left out, and why.
+    pub fn missing(&self) -> Vec<(String, String)> {
+        let servers = self.servers();
+        let late = servers.iter().map(|(name, server)| (name, server.late()));
+        late.filter_map(|(name, late)| Some((name.clone(), late.clone()?)))
+            .collect()
     }
 
     /// The tool of that name, `SERVER__TOOL`; `None` when no such server is configured.
@@ -278,8 +286,8 @@ struct Server {
     spec: ServerSpec,
     base_env: Vec<(OsString, OsString)>,
     cwd: PathBuf,
-    /// It was not ready when its tools were last listed.
-    late: AtomicBool,
+    /// Why it was not ready when its tools were last listed. Short sections without an await.
+    late: SyncMutex<Option<String>>,
     /// Ends a start that is under way.
     stop: CancellationToken,
     /// Held while it is started, so that it is started once; not during calls.
@@ -326,7 +334,7 @@ impl Server {
             server: self.name.clone(),
             reason: "it has not started yet".to_owned(),
         };
-        let late = self.late.load(Ordering::Relaxed);
+        let late = self.late().is_some();
         match self.state.try_lock() {
             Ok(state) if late && state.running.is_some() => {}
             Ok(_) if late => {
@@ -343,6 +351,10 @@ impl Server {
             Ok(Ok(tools)) => tools,
             Ok(Err(_)) | Err(_) => Err(not_yet()),
         }
+    }
+
+    fn late(&self) -> MutexGuard<'_, Option<String>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn tools(&self) -> Result<Arc<Vec<ExternalTool>>, CallError> {

@@ -479,6 +479,13 @@ async fn a_server_that_hangs_holds_nobody_up_and_comes_when_it_is_there() {
     for _ in 0..3 {
         let listed = timeout(soon, externals.list()).await.unwrap();
         assert!(of(&listed, "peer") && !of(&listed, "hangs"));
+        let missing = externals.missing();
+        assert_eq!(missing.len(), 1, "{missing:?}");
+        let (server, why) = &missing[0];
+        assert!(
+            server == "hangs" && why.contains("has not started"),
+            "{why}"
+        );
     }
     std::fs::write(&go, "").unwrap();
     let come = async {
@@ -487,6 +494,7 @@ async fn a_server_that_hangs_holds_nobody_up_and_comes_when_it_is_there() {
         }
     };
     timeout(DEADLINE, come).await.unwrap();
+    assert_eq!(externals.missing(), []);
     externals.shutdown().await;
 }
 

@@ -410,6 +410,17 @@ async fn tools_of_a_server_elsewhere_come_through_the_same_door() {
         tools.contains("far__read_file") && !tools.contains("nobody__"),
         "{tools}"
     );
+    // The conversation says so, and once.
+    let missing = machine.sees("note", 1).await["data"]["text"].clone();
+    let missing = missing.as_str().unwrap();
+    assert!(
+        missing.contains("the tool server nobody is not there")
+            && missing.contains("[mcps.nobody]"),
+        "{missing}"
+    );
+    send(&machine, "tools").ends().await.succeeds();
+    let notes = machine.runs(&["events", "--json", "--session", "1"]).await;
+    assert_eq!(notes.succeeds().matches("mcps.nobody").count(), 1);
     let read = call(&machine, "far__read_file", json!({"path": "far.txt"})).await;
     assert_eq!(read, "from far away");
     let nobody = call(&machine, "nobody__echo", json!({})).await;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quintet_agent::proto::message::AgentId;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +15,7 @@ use crate::journal::{Entry, Kind};
 use crate::policy::{self, Request, Rule, Subject};
 use crate::refusal::Refusal;
 use crate::sessions::approvals::{self, Action, Decision, ProposedRules, Requested};
-use crate::turns::Turn;
+use crate::turns::{Turn, session_of};
 
 /// Leave to go on, and whose.
 pub(super) struct Leave {
@@ -294,11 +295,19 @@ impl ToolServer {
         data["call"] = json!(call.id);
         data["tool"] = json!(call.tool);
         data["agent_id"] = json!(call.instance.as_str());
-        let entry = Entry::new(kind, &data);
-        let written = match self.turn(call) {
+        self.write_row(&call.instance, Entry::new(kind, &data))
+            .await;
+    }
+
+    /// Writes a row of an instance: of its turn where one runs, else of its session.
+    pub(super) async fn write_row(&self, instance: &AgentId, entry: Entry) {
+        let written = match self.runtime.coordinator.turn_of(instance.as_str()) {
             Some(turn) => turn.note(&self.runtime.db, entry).await,
             None => {
-                let row = entry.in_session(call.session.id);
+                let row = match session_of(instance) {
+                    Some(session) => entry.in_session(session),
+                    None => entry,
+                };
                 self.runtime.db.append(vec![row]).await.map(drop)
             }
         };

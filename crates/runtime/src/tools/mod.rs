@@ -16,10 +16,10 @@ mod on_files;
 mod seen;
 mod specs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use quintet_agent::proto::message::{AgentId, AskOutcome, Question};
@@ -41,7 +41,7 @@ use seen::Memory;
 
 use crate::config::{Config, McpConfig, Secret};
 use crate::daemon::Runtime;
-use crate::journal::Kind;
+use crate::journal::{Entry, Kind};
 use crate::policy::{Isolation, Subject};
 use crate::refusal::Refusal;
 use crate::sessions::approvals::Action;
@@ -70,6 +70,8 @@ pub(crate) struct ToolState {
     memory: Memory,
     /// Held while a tool writes a file, so that two edits of one file are one after the other.
     writing: Mutex<()>,
+    /// The instances that know of a tool server that is not there. Short sections without an await.
+    told: std::sync::Mutex<BTreeSet<(String, AgentId)>>,
 }
 
 impl ToolState {
@@ -83,6 +85,7 @@ impl ToolState {
             externals: Externals::new(base_env, home),
             memory: Memory::default(),
             writing: Mutex::default(),
+            told: std::sync::Mutex::default(),
         }
     }
 
@@ -165,6 +168,7 @@ impl Tools for ToolServer {
     async fn list(&self, instance: &AgentId) -> Vec<ToolSpec> {
         let mut tools = specs::all();
         let externals = self.runtime.tools.externals.list().await;
+        self.tell_missing(instance).await;
         tools.extend(externals.into_iter().map(|tool| tool.spec));
         tools
     }
@@ -502,6 +506,33 @@ impl ToolServer {
             .call(&server, &tool, arguments, cancelled)
             .await
             .map_err(said)
+    }
+
+    /// Says in the conversation which tool servers are not there, once until they are.
+    async fn tell_missing(&self, instance: &AgentId) {
+        let missing = self.runtime.tools.externals.missing();
+        let news: Vec<String> = {
+            let mut told = self
+                .runtime
+                .tools
+                .told
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            told.retain(|(server, _)| missing.iter().any(|(name, _)| name == server));
+            let news = missing
+                .into_iter()
+                .filter(|(name, _)| told.insert((name.clone(), instance.clone())));
+            news.map(|(name, why)| {
+                let place = format!("see [mcps.{name}]");
+                let (why, place) = (why.replace(&format!("; {place}"), ""), place);
+                format!("{why}; the agent works without its tools until it is, {place}")
+            })
+            .collect()
+        };
+        for text in news {
+            let entry = Entry::new(Kind::Note, &json!({ "text": text }));
+            self.write_row(instance, entry).await;
+        }
     }
 
     fn isolation(&self, worker: &str) -> Isolation {
