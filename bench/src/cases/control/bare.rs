@@ -70,7 +70,7 @@ impl Frames {
         while let Some(request) = self.next::<ClientMessage>().await? {
             match request.msg {
                 Some(client_message::Msg::Ping(_)) => {
-                    self.queue(&reply(server_message::Msg::Pong(Pong {})))?
+                    self.queue(&reply(server_message::Msg::Pong(Pong::default())))?
                 }
                 Some(client_message::Msg::Stream(request)) => self.stream(&request).await?,
                 _ => bail!("a request that is not measured"),

@@ -32,7 +32,7 @@ struct Answers;
 #[tonic::async_trait]
 impl Control for Answers {
     async fn ping(&self, _: Request<PingMsg>) -> Result<Response<Pong>, Status> {
-        Ok(Response::new(Pong {}))
+        Ok(Response::new(Pong::default()))
     }
 
     type StreamStream = BoxStream<StreamEvent>;

@@ -37,7 +37,7 @@ fn unmeasured() -> ServerError {
 
 impl Server for Answers {
     async fn ping(&self, _: PingMsg) -> Answer<Pong> {
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     fn stream(&self, request: StreamMsg) -> impl Stream<Item = Answer<StreamEvent>> + Send {

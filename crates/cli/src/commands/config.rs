@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use quintet_control::Client;
-use quintet_control::wire::SetConfigMsg;
+use quintet_control::wire::{ConfigChange, SetConfigMsg};
 use quintet_runtime::config::{ConfigErrors, ConfigStore, KeyPath};
 use serde_json::Value;
 
@@ -88,7 +88,16 @@ async fn set(context: &Context, key: &str, value: &str) -> Result<(), CommandErr
     let Ok(mut daemon) = connect::dial(&context.home).await else {
         context.home.create()?;
         ConfigStore::write_first_run(&settings::inputs(&context.home)).map_err(refused)?;
-        store(context)?.set_key(key, value).map_err(refused)?;
+        let changes = store(context)?.set_key(key, value).map_err(refused)?;
+        let json = |value: Option<Value>| value.map(|it| it.to_string()).unwrap_or_default();
+        let changes = changes.into_iter().map(|change| ConfigChange {
+            key: change.key.to_string(),
+            from: json(change.from),
+            to: json(change.to),
+            // No daemon runs that it could not apply to.
+            at_restart: false,
+        });
+        tell(context, &changes.collect::<Vec<_>>());
         return Ok(());
     };
     let mut config: Value = serde_json::from_str(&daemon.get_config().await?.config)?;
@@ -96,11 +105,40 @@ async fn set(context: &Context, key: &str, value: &str) -> Result<(), CommandErr
     let request = SetConfigMsg {
         config: config.to_string(),
     };
-    daemon
-        .set_config(request)
-        .await
-        .map_err(connect::config_refusal)?;
+    let answer = daemon.set_config(request).await;
+    let changes = answer.map_err(connect::config_refusal)?.changed;
+    tell(context, &changes);
     Ok(())
+}
+
+/// Says which keys changed, and which of them wait for a restart.
+pub(super) fn tell(context: &Context, changes: &[ConfigChange]) {
+    if changes.is_empty() {
+        context.output.talk("nothing changed");
+    }
+    let value = |json: &str| match json {
+        "" => "not set".to_owned(),
+        json => shortened(json),
+    };
+    for change in changes {
+        let when = match change.at_restart {
+            true => ", when the daemon is restarted",
+            false => "",
+        };
+        let (from, to) = (value(&change.from), value(&change.to));
+        context
+            .output
+            .talk(format!("{}: {from} -> {to}{when}", change.key));
+    }
+}
+
+/// A value that fits a line.
+fn shortened(text: &str) -> String {
+    const SHOWN: usize = 200;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
 }
 
 fn store(context: &Context) -> Result<ConfigStore, CommandError> {

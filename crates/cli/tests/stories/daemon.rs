@@ -273,3 +273,46 @@ async fn http_get(url: &str, path: &str) -> String {
         .unwrap();
     answer
 }
+
+#[tokio::test]
+async fn a_change_of_the_configuration_says_what_changed() {
+    let machine = Machine::fresh();
+    let first = machine
+        .runs(&["config", "set", "journal.keep", "20d"])
+        .await;
+    assert_eq!((first.code, &*first.stdout), (Some(0), ""), "{first:?}");
+    assert!(first.stderr.contains("journal.keep: "), "{}", first.stderr);
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let config = machine.home().join("config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("20d", "30d")).unwrap();
+    let reloaded = machine.runs(&["reload"]).await;
+    assert_eq!(reloaded.code, Some(0));
+    assert!(
+        reloaded
+            .stderr
+            .contains("journal.keep: \"20d\" -> \"30d\"\n"),
+        "{}",
+        reloaded.stderr
+    );
+    let nothing = machine.runs(&["reload", "--json"]).await.json();
+    assert_eq!(nothing, serde_json::json!([]));
+    let later = machine
+        .runs(&["config", "set", "control.tcp", "127.0.0.1:0"])
+        .await;
+    assert!(
+        later.stderr.contains("control.tcp: ") && later.stderr.contains("restarted"),
+        "{}",
+        later.stderr
+    );
+    let key = "sk-not-to-be-shown";
+    let set = ["config", "set", "providers.anthropic.api_key", key];
+    let secret = machine.runs(&set).await;
+    assert!(
+        secret.stderr.contains("providers.anthropic.api_key")
+            && secret.stderr.contains("***")
+            && !secret.stderr.contains(key),
+        "{}",
+        secret.stderr
+    );
+}

@@ -167,7 +167,7 @@ impl Server for TestServer {
 
     async fn ping(&self, request: PingMsg) -> Answer<Pong> {
         self.saw(request);
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn sessions(&self, request: SessionsMsg) -> Answer<SessionList> {
@@ -184,7 +184,7 @@ impl Server for TestServer {
     async fn kill(&self, request: KillMsg) -> Answer<Pong> {
         self.saw(request);
         match request.session {
-            1 => Ok(Pong {}),
+            1 => Ok(Pong::default()),
             other => Err(ServerError::not_found(format!("session {other} not found"))),
         }
     }
@@ -198,12 +198,12 @@ impl Server for TestServer {
 
     async fn set_config(&self, request: SetConfigMsg) -> Answer<Pong> {
         self.saw(request);
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn reload(&self, request: ReloadMsg) -> Answer<Pong> {
         self.saw(request);
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     fn subscribe_events(
@@ -227,7 +227,7 @@ impl Server for TestServer {
 
     async fn reply_to_ask(&self, request: ReplyToAskMsg) -> Answer<Pong> {
         self.saw(request);
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn get_stats(&self, request: GetStatsMsg) -> Answer<Stats> {
@@ -248,7 +248,7 @@ impl Server for TestServer {
 
     async fn delete_cron(&self, request: DeleteCronMsg) -> Answer<Pong> {
         self.saw(request);
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn list_crons(&self, request: ListCronsMsg) -> Answer<CronList> {
@@ -417,12 +417,12 @@ impl Server for TestServer {
 
     async fn exec_input(&self, request: ExecInputMsg) -> Answer<Pong> {
         self.saw(request);
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn exec_cancel(&self, request: ExecCancelMsg) -> Answer<Pong> {
         self.saw(request);
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     fn shell(&self, request: ShellMsg) -> impl Stream<Item = Answer<CommandEvent>> + Send {
@@ -432,12 +432,12 @@ impl Server for TestServer {
 
     async fn shell_input(&self, request: ShellInputMsg) -> Answer<Pong> {
         self.saw(request);
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn shell_resize(&self, request: ShellResizeMsg) -> Answer<Pong> {
         self.saw(request);
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn jobs(&self, request: JobsMsg) -> Answer<JobList> {

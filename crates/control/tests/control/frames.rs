@@ -149,7 +149,7 @@ fn the_frames_of_the_original_protocol() {
 
     let event = |event: StreamEvent| ServerMessage::from(event);
     let server: [(ServerMessage, &str); 6] = [
-        (Pong {}.into(), "000000022200"),
+        (Pong::default().into(), "000000022200"),
         (
             event(
                 StreamStart {

@@ -209,7 +209,7 @@ fn expected(request: &str) -> Vec<ServerMessage> {
         "retry" => turn("again"),
         "ping" | "kill" | "set_config" | "reload" | "reply_to_ask" | "delete_cron"
         | "exec_input" | "exec_cancel" | "shell_input" | "shell_resize" => {
-            vec![Pong {}.into()]
+            vec![Pong::default().into()]
         }
         "workers" => vec![
             WorkerList {

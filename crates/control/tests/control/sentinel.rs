@@ -91,7 +91,7 @@ impl Server for Old {
     }
 
     async fn ping(&self, _: PingMsg) -> Answer<Pong> {
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn sessions(&self, _: SessionsMsg) -> Answer<SessionList> {
@@ -99,7 +99,7 @@ impl Server for Old {
     }
 
     async fn kill(&self, _: KillMsg) -> Answer<Pong> {
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn get_config(&self, _: GetConfigMsg) -> Answer<Config> {
@@ -107,11 +107,11 @@ impl Server for Old {
     }
 
     async fn set_config(&self, _: SetConfigMsg) -> Answer<Pong> {
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn reload(&self, _: ReloadMsg) -> Answer<Pong> {
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     fn subscribe_events(
@@ -122,7 +122,7 @@ impl Server for Old {
     }
 
     async fn reply_to_ask(&self, _: ReplyToAskMsg) -> Answer<Pong> {
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn get_stats(&self, _: GetStatsMsg) -> Answer<Stats> {
@@ -134,7 +134,7 @@ impl Server for Old {
     }
 
     async fn delete_cron(&self, _: DeleteCronMsg) -> Answer<Pong> {
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn list_crons(&self, _: ListCronsMsg) -> Answer<CronList> {

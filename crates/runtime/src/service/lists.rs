@@ -7,14 +7,15 @@ use quintet_agent::Phase;
 use quintet_agent::logs::InstanceLog;
 use quintet_agent::proto::message::Question as AgentQuestion;
 use quintet_control::wire::{
-    AgentInfo, AgentInstance, AgentList, Approval, ApprovalList, AskList, JournalPruneMsg,
-    JournalPruned, JournalReport, KindSize, PendingAsk, Question, QuestionOption, QueueList,
-    QueuedMessage, SessionInfo, SessionList, Stats, journal_prune_msg::Keep,
+    AgentInfo, AgentInstance, AgentList, Approval, ApprovalList, AskList, ConfigChange,
+    JournalPruneMsg, JournalPruned, JournalReport, KindSize, PendingAsk, Pong, Question,
+    QuestionOption, QueueList, QueuedMessage, SessionInfo, SessionList, Stats,
+    journal_prune_msg::Keep,
 };
 use rusqlite::Connection;
 use serde_json::json;
 
-use crate::config::{Change, ConfigErrors, ConfigStore};
+use crate::config::{Applies, Change, ConfigErrors, ConfigStore};
 use crate::daemon::Runtime;
 use crate::journal::{self, Bound, Entry, Kind, rfc3339};
 use crate::refusal::Refusal;
@@ -334,7 +335,7 @@ impl Runtime {
     pub(super) async fn change_config(
         &self,
         change: impl FnOnce(&ConfigStore) -> Result<Vec<Change>, ConfigErrors> + Send + 'static,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Vec<Change>, Refusal> {
         let old = self.config.current();
         let store = Arc::clone(&self.config);
         let changes = tokio::task::spawn_blocking(move || change(&store))
@@ -342,7 +343,7 @@ impl Runtime {
             .map_err(|error| Refusal::Internal(error.to_string()))?
             .map_err(|errors| Refusal::Bad(errors.to_string()))?;
         if changes.is_empty() {
-            return Ok(());
+            return Ok(changes);
         }
         let list: Vec<_> = changes
             .iter()
@@ -352,8 +353,8 @@ impl Runtime {
                     "from": change.from,
                     "to": change.to,
                     "applies": match change.applies {
-                        crate::config::Applies::Now => "now",
-                        crate::config::Applies::AtRestart => "at_restart",
+                        Applies::Now => "now",
+                        Applies::AtRestart => "at_restart",
                     },
                 })
             })
@@ -365,7 +366,21 @@ impl Runtime {
         let new = self.config.current();
         self.workers.configure(&new.sandbox);
         self.coordinator.apply(&old, &new).await;
-        Ok(())
+        Ok(changes)
+    }
+}
+
+/// What became different, for the client that asked for it.
+pub(super) fn changed(changes: Vec<Change>) -> Pong {
+    let json = |value: Option<serde_json::Value>| value.map(|it| it.to_string());
+    let changed = changes.into_iter().map(|change| ConfigChange {
+        key: change.key.to_string(),
+        from: json(change.from).unwrap_or_default(),
+        to: json(change.to).unwrap_or_default(),
+        at_restart: change.applies == Applies::AtRestart,
+    });
+    Pong {
+        changed: changed.collect(),
     }
 }
 

@@ -191,7 +191,7 @@ impl Server for Connection {
     }
 
     async fn ping(&self, _: PingMsg) -> Answer<Pong> {
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn sessions(&self, request: SessionsMsg) -> Answer<SessionList> {
@@ -203,7 +203,7 @@ impl Server for Connection {
             .coordinator
             .kill(request.session, LOCAL_PERSON)
             .await?;
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn get_config(&self, _: GetConfigMsg) -> Answer<Config> {
@@ -213,15 +213,16 @@ impl Server for Connection {
     }
 
     async fn set_config(&self, request: SetConfigMsg) -> Answer<Pong> {
-        self.runtime
+        let changes = self
+            .runtime
             .change_config(move |config| config.set(&request.config))
             .await?;
-        Ok(Pong {})
+        Ok(lists::changed(changes))
     }
 
     async fn reload(&self, _: ReloadMsg) -> Answer<Pong> {
-        self.runtime.change_config(|config| config.reload()).await?;
-        Ok(Pong {})
+        let changes = self.runtime.change_config(|config| config.reload()).await?;
+        Ok(lists::changed(changes))
     }
 
     fn subscribe_events(
@@ -241,7 +242,7 @@ impl Server for Connection {
                 LOCAL_PERSON.to_owned(),
             )
             .await?;
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn get_stats(&self, _: GetStatsMsg) -> Answer<Stats> {
@@ -254,7 +255,7 @@ impl Server for Connection {
 
     async fn delete_cron(&self, request: DeleteCronMsg) -> Answer<Pong> {
         self.runtime.delete_cron(request.id).await?;
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn list_crons(&self, _: ListCronsMsg) -> Answer<CronList> {
@@ -429,12 +430,12 @@ impl Server for Connection {
 
     async fn exec_input(&self, request: ExecInputMsg) -> Answer<Pong> {
         self.runtime.workers.exec_input(request).await?;
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn exec_cancel(&self, request: ExecCancelMsg) -> Answer<Pong> {
         self.runtime.workers.exec_cancel(&request.job)?;
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     fn shell(&self, request: ShellMsg) -> impl Stream<Item = Answer<CommandEvent>> + Send {
@@ -443,12 +444,12 @@ impl Server for Connection {
 
     async fn shell_input(&self, request: ShellInputMsg) -> Answer<Pong> {
         self.runtime.workers.shell_input(request).await?;
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn shell_resize(&self, request: ShellResizeMsg) -> Answer<Pong> {
         self.runtime.workers.shell_resize(request).await?;
-        Ok(Pong {})
+        Ok(Pong::default())
     }
 
     async fn jobs(&self, request: JobsMsg) -> Answer<JobList> {
