@@ -133,12 +133,16 @@ impl From<ClientError> for CommandError {
         match error {
             // The number is for programs; the message says it in words.
             ClientError::Server(refusal) => {
-                let missing = refusal.code == ErrorCode::NotFound;
+                let code = refusal.code;
                 let error = Self::failed(refusal.message);
-                if missing && error.message().starts_with("session") {
-                    error.hint("`quintet sessions` lists them")
-                } else {
-                    error
+                match code {
+                    ErrorCode::NotFound if error.message().starts_with("session") => {
+                        error.hint("`quintet sessions` lists them")
+                    }
+                    ErrorCode::Internal => error.hint(
+                        "`quintet doctor` checks the machine, and the daemon's log says more",
+                    ),
+                    _ => error,
                 }
             }
             ClientError::Closed => Self::new(ErrorKind::Failed, error)

@@ -90,10 +90,25 @@ impl CommandError {
         message
     }
 
+    /// What to do next, where neither a hint nor the message itself names a command for it.
+    fn next_step(&self) -> Option<&'static str> {
+        if !self.hints.is_empty() || self.message().contains('`') {
+            return None;
+        }
+        match self.kind {
+            ErrorKind::Failed => Some("`quintet doctor` checks the machine; `-v` says more"),
+            ErrorKind::Usage => Some("`--help` shows how it is used"),
+            ErrorKind::Config => Some("`quintet config path` says which file to edit"),
+            ErrorKind::OutputClosed => None,
+        }
+    }
+
     /// Prints the error and says how the process ends.
     pub(crate) fn report(&self) -> ExitCode {
         if self.kind != ErrorKind::OutputClosed {
-            output::report_error(&self.message(), &self.hints);
+            let next = self.next_step().map(str::to_owned);
+            let hints: Vec<String> = self.hints.iter().cloned().chain(next).collect();
+            output::report_error(&self.message(), &hints);
         }
         self.kind.exit_code()
     }
@@ -139,6 +154,22 @@ mod tests {
             CommandError::new(ErrorKind::Failed, bare).message(),
             "can't read the file: disk full"
         );
+    }
+
+    #[test]
+    fn every_error_ends_with_a_next_step() {
+        assert_eq!(
+            CommandError::failed("it broke").next_step(),
+            Some("`quintet doctor` checks the machine; `-v` says more")
+        );
+        assert_eq!(
+            CommandError::usage("what?").next_step(),
+            Some("`--help` shows how it is used")
+        );
+        let named = CommandError::failed("none waits; `quintet approvals` lists them");
+        assert_eq!(named.next_step(), None);
+        let hinted = CommandError::failed("it broke").hint("do this");
+        assert_eq!(hinted.next_step(), None);
     }
 
     #[test]

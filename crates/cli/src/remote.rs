@@ -85,7 +85,8 @@ impl Remote {
     pub(crate) async fn next(&mut self) -> Result<Seen, CommandError> {
         match self.events.recv().await {
             Some(seen) => seen,
-            None => Err(CommandError::failed("the command ended without a result")),
+            None => Err(CommandError::failed("the command ended without a result")
+                .hint("`quintet events` shows what became of it")),
         }
     }
 }

@@ -39,6 +39,6 @@ impl Refusal {
 
     /// No cron has that number.
     pub(crate) fn no_cron(id: u64) -> Self {
-        Self::NotFound(format!("cron {id} not found"))
+        Self::NotFound(format!("cron {id} not found; `quintet cron ls` lists them"))
     }
 }

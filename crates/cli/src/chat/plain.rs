@@ -54,7 +54,13 @@ async fn answer(
             return if end.error.is_empty() {
                 Ok(turn.session())
             } else {
-                Err(CommandError::failed(end.error))
+                let error = CommandError::failed(end.error);
+                Err(match turn.session() {
+                    Some(session) if end.retryable => {
+                        error.hint(format!("run it again with `quintet retry {session}`"))
+                    }
+                    _ => error,
+                })
             };
         }
         let Seen::Event(event) = seen else { continue };
@@ -76,7 +82,8 @@ async fn answer(
                 .await?;
         }
     }
-    Err(CommandError::failed(
-        "the daemon ended the stream before the turn was over",
-    ))
+    Err(
+        CommandError::failed("the daemon ended the stream before the turn was over")
+            .hint("`quintet events` shows what became of it"),
+    )
 }

@@ -108,7 +108,8 @@ fn request(source: &str, destination: &str) -> Result<CopyMsg, CommandError> {
             CommandError::usage("one of the two has to be on this machine")
                 .hint("copy it here first"),
         ),
-        (None, None) => Err(CommandError::usage("one of the two has to be WORKER:PATH")),
+        (None, None) => Err(CommandError::usage("one of the two has to be WORKER:PATH")
+            .hint("`quintet workers` lists them")),
     }
 }
 

@@ -211,7 +211,8 @@ fn explain(context: &Context, error: StartError) -> CommandError {
             "edit {}; `quintet doctor` checks it again",
             context.home.config_file().display()
         )),
-        StartError::Tls(_) => CommandError::config(error),
+        StartError::Tls(_) => CommandError::config(error)
+            .hint("`http.tls_cert` and `http.tls_key` name the two files; without them the daemon makes its own"),
         StartError::Lock(LockError::Held { ref pid, .. }) => {
             let stop = format!("stop it with `kill {pid}`, or use another folder with --home DIR");
             CommandError::new(ErrorKind::Failed, error).hint(stop)

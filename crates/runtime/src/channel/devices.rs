@@ -183,7 +183,7 @@ fn find(connection: &Connection, named: &str) -> Result<(DeviceId, String), Refu
         if named.len() >= 4 && text.starts_with(named) {
             if found.is_some() {
                 return Err(Refusal::Bad(format!(
-                    "several devices begin with {named:?}"
+                    "several devices begin with {named:?}; give more of its id, `quintet devices` lists them"
                 )));
             }
             found = Some((id, name));

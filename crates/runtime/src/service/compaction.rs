@@ -41,7 +41,9 @@ impl Runtime {
         loop {
             let rows = reader.follow().await?;
             if rows.is_empty() {
-                return Err(Refusal::Internal("the daemon is stopping".into()));
+                return Err(Refusal::Internal(
+                    "the daemon is stopping; try again when it is back".into(),
+                ));
             }
             for row in rows {
                 if row.kind == Kind::Compacted {

@@ -119,7 +119,9 @@ impl Runtime {
             .write(move |tx| {
                 let found = sessions::open(tx.sql(), session)?;
                 let last = messages::last_failed(tx.sql(), session)?.ok_or_else(|| {
-                    Refusal::Conflict(format!("the last turn of session {session} did not fail"))
+                    Refusal::Conflict(format!(
+                        "the last turn of session {session} did not fail; say what to do in a new message"
+                    ))
                 })?;
                 messages::enqueue(
                     tx,
@@ -172,7 +174,9 @@ impl Runtime {
         }
         let names: Vec<String> = known.into_iter().collect();
         Err(Refusal::NotFound(match names.is_empty() {
-            true => format!("worker {worker:?} not found; there is none"),
+            true => format!(
+                "worker {worker:?} not found; there is none, start one with `quintet worker`"
+            ),
             false => format!(
                 "worker {worker:?} not found; there are: {}",
                 names.join(", ")
@@ -196,7 +200,11 @@ async fn read_export(file: &str) -> Result<Export, Refusal> {
     if file.trim_start().starts_with('{') {
         return Export::parse(file);
     }
-    let unreadable = |error: std::io::Error| Refusal::Bad(format!("resume_file {file}: {error}"));
+    let unreadable = |error: std::io::Error| {
+        Refusal::Bad(format!(
+            "resume_file {file}: {error}; name one that `quintet session export` wrote"
+        ))
+    };
     let size = tokio::fs::metadata(file).await.map_err(unreadable)?.len();
     if size > MAX_EXPORT {
         return Err(Refusal::Bad(format!(

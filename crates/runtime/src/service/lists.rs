@@ -190,7 +190,7 @@ impl Runtime {
         let session = self.session_of_instance(agent_id).await?;
         if session.closed_at.is_some() {
             return Err(Refusal::NotFound(format!(
-                "session {} of {agent_id} is closed",
+                "session {} of {agent_id} is closed; start a new one to go on",
                 session.id
             )));
         }

@@ -42,7 +42,9 @@ impl Runtime {
         loop {
             let rows = reader.follow().await?;
             if rows.is_empty() {
-                return Err(Refusal::Internal("the daemon is stopping".into()));
+                return Err(Refusal::Internal(
+                    "the daemon is stopping; try again when it is back".into(),
+                ));
             }
             for row in rows {
                 if is_cut && row.kind == Kind::TextDelta {
@@ -257,7 +259,7 @@ impl Attachment {
             return Ok(None);
         };
         let (first, over) = messages::begin_and_over(db, session, turn)?.ok_or_else(|| {
-            Refusal::NotFound(format!("turn {turn} not found in session {session}"))
+            Refusal::NotFound(format!("turn {turn} not found in session {session}; `quintet events --session {session}` shows its turns"))
         })?;
         Ok(Some(Self {
             filter: Filter::turn(session, turn),

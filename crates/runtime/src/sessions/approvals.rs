@@ -349,10 +349,12 @@ pub fn waiting(connection: &Connection, id: u64) -> Result<Approval, Refusal> {
         Some((_, state, by)) => {
             let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
             Err(Refusal::Conflict(format!(
-                "approval {id} is {state}{by} already"
+                "approval {id} is {state}{by} already; `quintet approvals` lists those that wait"
             )))
         }
-        None => Err(Refusal::NotFound(format!("approval {id} not found"))),
+        None => Err(Refusal::NotFound(format!(
+            "approval {id} not found; `quintet approvals` lists those that wait"
+        ))),
     }
 }
 

@@ -232,7 +232,10 @@ fn nothing_pending(connection: &Connection, session: u64) -> Result<Refusal, Sto
         .optional()?;
     Ok(Refusal::NotFound(match last.flatten() {
         Some(by) => format!(
-            "no question is pending in session {session}; the last one was answered by {by}"
+            "no question is pending in session {session}; the last one was answered by {by}; `quintet asks` lists those that wait"
+        ),
+        None => format!(
+            "no question is pending in session {session}; `quintet asks` lists those that wait"
         ),
     }))
 }

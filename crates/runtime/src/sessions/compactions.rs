@@ -70,7 +70,7 @@ pub fn undo(tx: &mut WriteTx<'_>, session: u64) -> Result<(Value, u64), Refusal>
         .optional()?;
     let Some((id, state, at)) = last else {
         return Err(Refusal::Conflict(format!(
-            "session {session} has no compaction to undo"
+            "session {session} has no compaction to undo; `quintet compact {session}` makes one"
         )));
     };
     let state = serde_json::from_str(&state)

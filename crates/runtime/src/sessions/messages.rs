@@ -390,7 +390,7 @@ pub fn withdraw_left_over(tx: &mut WriteTx<'_>, session: u64) -> Result<(), Stor
 /// Refuses a message that says nothing.
 pub fn require_text(text: &str) -> Result<(), Refusal> {
     match text.trim() {
-        "" => Err(Refusal::Bad("the message is empty".into())),
+        "" => Err(Refusal::Bad("the message is empty; say what to do".into())),
         _ => Ok(()),
     }
 }
@@ -439,7 +439,10 @@ fn require_waiting(tx: &WriteTx<'_>, id: u64) -> Result<u64, Refusal> {
     match found {
         Some((session, state)) if state == "queued" => Ok(session.cast_unsigned()),
         Some((_, state)) => Err(Refusal::Conflict(format!(
-            "message {id} no longer waits: it is {state}"
+            "message {id} no longer waits: it is {state}; `quintet queue ls` lists those that do"
+        ))),
+        None => Err(Refusal::NotFound(format!(
+            "message {id} not found; `quintet queue ls` lists those that wait"
         ))),
     }
 }

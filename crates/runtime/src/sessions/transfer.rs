@@ -97,8 +97,11 @@ pub fn export(connection: &Connection, id: u64, state: Value) -> Result<Export, 
 impl Export {
     /// Reads what [`export`] wrote.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
-        let export: Self = serde_json::from_str(text)
-            .map_err(|error| Refusal::Bad(format!("this is not an exported session: {error}")))?;
+        let export: Self = serde_json::from_str(text).map_err(|error| {
+            Refusal::Bad(format!(
+                "this is not an exported session: {error}; `quintet session export` writes one"
+            ))
+        })?;
         if export.format != FORMAT {
             return Err(Refusal::Bad(format!(
                 "this exported session has format {:?}; this version reads {FORMAT:?}",

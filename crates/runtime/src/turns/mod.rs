@@ -211,10 +211,11 @@ impl Coordinator {
     /// Asks a running turn to stop; its end follows in the journal.
     pub(crate) async fn cancel(&self, session: u64, by: String) -> Result<u64, Refusal> {
         self.session(session).await?;
-        let turn =
-            self.inner.turns.of_session(session).ok_or_else(|| {
-                Refusal::Conflict(format!("no turn is running in session {session}"))
-            })?;
+        let turn = self.inner.turns.of_session(session).ok_or_else(|| {
+            Refusal::Conflict(format!(
+                "no turn is running in session {session}; `quintet sessions` shows where one does"
+            ))
+        })?;
         let entry = Entry::new(Kind::Cancel, &json!({ "by": by })).in_turn(session, turn.id);
         let seq = self.inner.db.append(vec![entry]).await?;
         turn.cancel();

@@ -109,7 +109,9 @@ impl OpenJobs {
 }
 
 fn not_running(id: &str) -> Refusal {
-    Refusal::NotFound(format!("no command or shell {id} runs for a client"))
+    Refusal::NotFound(format!(
+        "no command or shell {id} runs for a client; `quintet jobs` lists what runs"
+    ))
 }
 
 /// A job's place in the table, left when dropped.

@@ -51,7 +51,9 @@ pub(crate) fn revoke(tx: &mut WriteTx<'_>, id: u64) -> Result<(u64, String), Ref
         )));
     };
     if row.revoked_at.is_some() {
-        return Err(Refusal::Conflict(format!("token {id} was revoked before")));
+        return Err(Refusal::Conflict(format!(
+            "token {id} was revoked before; `quintet token ls` lists those that work"
+        )));
     }
     tx.sql().execute(
         "UPDATE worker_tokens SET revoked_at = ? WHERE id = ?",

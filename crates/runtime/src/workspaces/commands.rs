@@ -298,7 +298,7 @@ impl Runtime {
         }
         if undone.commands.is_empty() {
             return Err(Refusal::Conflict(format!(
-                "no command of session {id} changed a file that could be put back"
+                "no command of session {id} changed a file that could be put back; `quintet events --session {id}` shows what they did"
             )));
         }
         let data = json!({
@@ -324,7 +324,7 @@ impl Runtime {
         let late = |reason: String| {
             let seq = command.seq;
             Refusal::Conflict(format!(
-                "what command {seq} changed is not at the host: {reason}"
+                "what command {seq} changed is not at the host: {reason}; try again when its worker is online, `quintet workers` says so"
             ))
         };
         let nothing = SessionExec {

@@ -41,10 +41,10 @@ pub(crate) async fn run(context: &Context, args: ForkArgs) -> Result<ExitCode, C
     std::fs::create_dir_all(&args.new)?;
     let new = Place::of(context.home.root(), &args.new)?;
     if new.role().is_some() {
-        return Err(CommandError::failed(format!(
-            "{} has a history already",
-            new.dir.display()
-        )));
+        return Err(
+            CommandError::failed(format!("{} has a history already", new.dir.display()))
+                .hint("fork into another folder"),
+        );
     }
     let text = |path: &Path| {
         path.to_str()

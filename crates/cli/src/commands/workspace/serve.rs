@@ -96,6 +96,7 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> Result<ExitCode, 
         }
         Some(address) => Some(TcpListener::bind(address).await.map_err(|error| {
             CommandError::failed(format!("can't listen on {address}: {error}"))
+                .hint("give another address, with port 0 for any that is free")
         })?),
         None => None,
     };

@@ -87,7 +87,7 @@ impl Conversation {
             self.hearing.catch_up(turn).await?;
         }
         if content.trim().is_empty() {
-            return Err(Refusal::Bad("the message is empty".into()));
+            return Err(Refusal::Bad("the message is empty; say what to do".into()));
         }
         if let (Some(session), Some(ask)) = (&known, ask) {
             let by = self.name.clone();
