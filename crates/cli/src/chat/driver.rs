@@ -10,6 +10,7 @@ use std::time::Duration;
 use crossterm::event::{
     DisableBracketedPaste, EnableBracketedPaste, Event as TerminalEvent, EventStream,
 };
+use crossterm::style::Colored;
 use futures_util::StreamExt;
 use jiff::Timestamp;
 use quintet_control::wire::{
@@ -28,6 +29,7 @@ use super::SENDER;
 use super::event::Event;
 use super::model::{Connection, Effect, Input, Model};
 use super::picker::SessionLine;
+use super::theme;
 use super::view::View;
 use crate::commands::chat::Choice;
 use crate::connect::{self, Redial};
@@ -77,6 +79,7 @@ async fn converse(
     let (sender, mut inputs) = mpsc::channel(WAITING_INPUTS);
     let mut model = Model::new(choice.agent, choice.session, Timestamp::now());
     let mut view = View::default();
+    let is_plain = Colored::ansi_color_disabled();
     let mut tasks = Tasks {
         home: home.clone(),
         cwd: choice.cwd,
@@ -95,7 +98,12 @@ async fn converse(
     loop {
         model.now = Timestamp::now();
         let mut extent = model.extent;
-        terminal.draw(|frame| extent = view.draw(&model, frame))?;
+        terminal.draw(|frame| {
+            extent = view.draw(&model, frame);
+            if is_plain {
+                theme::drop_colors(frame.buffer_mut());
+            }
+        })?;
         model.extent = extent;
 
         let mut effects = Vec::new();

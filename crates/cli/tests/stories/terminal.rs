@@ -25,6 +25,15 @@ impl Person {
     }
 
     fn opens_program(program: &Path, machine: &Machine, arguments: &[&str]) -> Self {
+        Self::opens_with(program, machine, arguments, &[])
+    }
+
+    fn opens_with(
+        program: &Path,
+        machine: &Machine,
+        arguments: &[&str],
+        env: &[(&str, &str)],
+    ) -> Self {
         let (pty, pts) = pty_process::open().unwrap();
         pty.resize(Size::new(ROWS.get(), COLUMNS.get())).unwrap();
         let child = pty_process::Command::new(program)
@@ -32,6 +41,7 @@ impl Person {
             .env_clear()
             .env("HOME", machine.path())
             .env("TERM", "xterm-256color")
+            .envs(env.iter().copied())
             .current_dir(machine.path())
             .kill_on_drop(true)
             .spawn(pts)
@@ -65,6 +75,23 @@ impl Person {
         within(&what, reading).await;
     }
 
+    /// How the first cell of this text looks, where the screen shows it last.
+    fn looks_at(&self, text: &str) -> Look {
+        let screen = self.terminal.screen();
+        let lines = screen.contents();
+        let numbered: Vec<(&str, u16)> = lines.lines().zip(0..).collect();
+        let found = numbered
+            .iter()
+            .rev()
+            .find_map(|&(line, row)| Some((row, line.split_once(text)?.0.chars().count())));
+        let (row, column) = found.unwrap_or_else(|| panic!("no {text:?} in\n{lines}"));
+        let cell = screen.cell(row, u16::try_from(column).unwrap()).unwrap();
+        Look {
+            color: cell.fgcolor(),
+            bold: cell.bold(),
+        }
+    }
+
     fn resizes(&mut self, rows: NonZeroU16, columns: NonZeroU16) {
         self.pty
             .resize(Size::new(rows.get(), columns.get()))
@@ -89,6 +116,44 @@ impl Person {
             !self.terminal.screen().alternate_screen(),
             "the terminal is as it was"
         );
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Look {
+    color: vt100::Color,
+    bold: bool,
+}
+
+#[tokio::test]
+async fn code_has_colours_and_with_no_color_none() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let text = "say Look:\n\n# Title\n\n**strong**\n\n```rust\nfn main() { say(\"hello\", 42); } // note\n```";
+    machine.runs(&["send", "test", text]).await.succeeds();
+    let program = Path::new(env!("CARGO_BIN_EXE_quintet"));
+    let chat = ["chat", "--session", "1"];
+    let mut looks = Vec::new();
+    for env in [&[][..], &[("NO_COLOR", "1")]] {
+        let mut person = Person::opens_with(program, &machine, &chat, env);
+        person.sees("● online").await;
+        person.sees("// note").await;
+        let seen = ["fn main", "\"hello\"", "42", "main()", "Title", "strong"];
+        looks.push(seen.map(|text| person.looks_at(text)));
+        person.leaves().await;
+    }
+    let colors = |looks: &[Look; 6]| looks.each_ref().map(|look| look.color);
+    let default = vt100::Color::Default;
+    let [keyword, string, number, name, title, _] = colors(&looks[0]);
+    for color in [keyword, string, number, title] {
+        assert_ne!(color, default, "{looks:?}");
+    }
+    assert!(keyword != string && string != number, "{looks:?}");
+    assert_eq!(name, default, "{looks:?}");
+    assert_eq!(colors(&looks[1]), [default; 6]);
+    // What is not a colour stays.
+    for [.., title, strong] in &looks {
+        assert!(title.bold && strong.bold, "{looks:?}");
     }
 }
 
