@@ -46,6 +46,17 @@ pub trait Access: Send + Sync + 'static {
     /// Whether another call may be made; a refusal is a sentence that the person will read.
     fn admit(&self, caller: &Caller) -> impl Future<Output = Result<(), String>> + Send;
 
+    /// Hears that a model of the list answers in place of those before it, each with a sentence of
+    /// what was wrong with it.
+    fn went_on(
+        &self,
+        _caller: &Caller,
+        _failed: &[(String, String)],
+        _to: &str,
+    ) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
     /// Books what a call used. Called once for each call that reached a provider's model, before
     /// the caller sees the end of the answer, and also when the caller went away.
     fn record(&self, caller: Caller, call: CallRecord) -> impl Future<Output = ()> + Send;

@@ -190,6 +190,11 @@ impl<A: Access> Gateway<A> {
                 attempt = attempt.saturating_add(1);
                 let fault = match self.inner.upstream.ask(&route, call).await {
                     Ok(answer) => {
+                        if !failed.is_empty() {
+                            let failed: Vec<_> = failed.iter().map(named).collect();
+                            let to = format!("{}/{}", route.provider.name, route.model);
+                            self.inner.access.went_on(&caller, &failed, &to).await;
+                        }
                         let booking = Booking::new(
                             Arc::clone(&self.inner.access),
                             self.inner.tasks.clone(),
@@ -229,6 +234,12 @@ impl<A: Access> Gateway<A> {
     }
 }
 
+/// A model that was asked, and what was wrong with it.
+fn named(fault: &Fault) -> (String, String) {
+    let model = format!("{}/{}", fault.provider, fault.model);
+    (model, fault.refusal().message)
+}
+
 /// The refusal after the last of these faults, which names each model that was asked.
 fn told(failed: &[Fault]) -> Refusal {
     for fault in failed {
@@ -240,15 +251,8 @@ fn told(failed: &[Fault]) -> Refusal {
     };
     let mut refusal = last.refusal();
     if !before.is_empty() {
-        let each = failed.iter().map(|fault| {
-            format!(
-                "{}/{}: {}",
-                fault.provider,
-                fault.model,
-                fault.refusal().message
-            )
-        });
-        let each: Vec<String> = each.collect();
+        let each = failed.iter().map(named);
+        let each: Vec<String> = each.map(|(model, why)| format!("{model}: {why}")).collect();
         refusal.message = format!("no model answered. {}", each.join(" | "));
     }
     refusal

@@ -236,10 +236,13 @@ fn clean(bytes: Bytes, route: &Route) -> Bytes {
             std::borrow::Cow::Owned(cleaned) => cleaned.into(),
             std::borrow::Cow::Borrowed(_) => bytes,
         },
-        Err(_) => match String::from_utf8_lossy(&bytes) {
-            text if text.contains(key.expose()) => sse::encode(None, "{}"),
-            _ => bytes,
-        },
+        Err(_) => {
+            let text = String::from_utf8_lossy(&bytes);
+            match without_secret(&text, Some(key.expose())) {
+                std::borrow::Cow::Owned(_) => sse::encode(None, "{}"),
+                std::borrow::Cow::Borrowed(_) => bytes,
+            }
+        }
     }
 }
 

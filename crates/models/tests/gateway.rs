@@ -28,6 +28,7 @@ struct Books {
     fallback: Vec<String>,
     budget: Mutex<Option<String>>,
     records: watch::Sender<Vec<CallRecord>>,
+    went_on: Mutex<Vec<String>>,
 }
 
 impl Access for Books {
@@ -50,6 +51,12 @@ impl Access for Books {
             Some(sentence) => Err(sentence),
             None => Ok(()),
         }
+    }
+
+    async fn went_on(&self, _: &Caller, failed: &[(String, String)], to: &str) {
+        let told = failed.iter().map(|(model, why)| format!("{model}: {why}"));
+        let told = told.chain([to.to_owned()]).collect::<Vec<_>>().join(" | ");
+        self.went_on.lock().unwrap().push(told);
     }
 
     async fn record(&self, _: Caller, call: CallRecord) {
@@ -90,6 +97,7 @@ impl Bed {
             fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),
             budget: Mutex::default(),
             records: watch::Sender::new(Vec::new()),
+            went_on: Mutex::default(),
         });
         let options = GatewayOptions {
             idle,
@@ -490,6 +498,12 @@ async fn the_next_model_of_the_list_answers_when_the_first_does_not() {
     assert_eq!(blocks_of(&text), [("text".to_owned(), "from b".to_owned())]);
     assert_eq!(down.received().len(), 3);
     assert_eq!(up.received()[0].body["model"], "other");
+    let told = bed.books.went_on.lock().unwrap().clone();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].starts_with("a/m: a is overloaded") && told[0].ends_with("| b/other"),
+        "{told:?}"
+    );
     let text = bed.messages(&request).await.text().await.unwrap();
     assert_eq!(blocks_of(&text)[0].1, "again b");
     let response = bed.messages(&request).await;

@@ -131,6 +131,20 @@ impl Access for ModelAccess {
         self.check(caller).await
     }
 
+    async fn went_on(&self, caller: &Caller, failed: &[(String, String)], to: &str) {
+        let names: Vec<&str> = failed.iter().map(|(model, _)| model.as_str()).collect();
+        let each: Vec<String> = failed
+            .iter()
+            .map(|(model, why)| format!("{model}: {why}"))
+            .collect();
+        let text = format!("{to} answers instead. {}", each.join(" | "));
+        let instance = AgentId::from(caller.instance.as_str());
+        let remark = (format!("{} {to}", names.join(" ")), text);
+        if let Err(error) = self.turns.remark(&self.db, &instance, remark).await {
+            tracing::error!(%instance, %error, "that another model answers could not be written");
+        }
+    }
+
     async fn record(&self, caller: Caller, call: CallRecord) {
         let used = TokenUsage {
             input_tokens: call.usage.total_input(),

@@ -1,6 +1,6 @@
 //! What agents say, recorded before they can say more.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ pub(crate) struct Gate {
     bytes_in_flight: usize,
     /// Why something of the turn is not in the journal.
     lost: Option<StoreError>,
+    /// What was said in it that is to be said once.
+    remarks: BTreeSet<String>,
 }
 
 impl Gate {
@@ -140,6 +142,7 @@ impl Turn {
                 in_flight: VecDeque::new(),
                 bytes_in_flight: 0,
                 lost: None,
+                remarks: BTreeSet::new(),
             }),
             recorded: Notify::new(),
             cancelled: CancellationToken::new(),
@@ -293,6 +296,23 @@ impl OpenTurns {
             sum = sum.saturating_add(turn.gate.lock().await.spent());
         }
         sum
+    }
+
+    /// Says a text in the turn that an instance works on, the first time that it comes with its key.
+    pub(crate) async fn remark(
+        &self,
+        db: &Db,
+        agent: &AgentId,
+        (key, text): (String, String),
+    ) -> Result<(), StoreError> {
+        let Some(turn) = self.of_agent(agent) else {
+            return Ok(());
+        };
+        if !turn.gate.lock().await.remarks.insert(key) {
+            return Ok(());
+        }
+        let entry = Entry::new(Kind::Note, &json!({ "text": text }));
+        turn.note(db, entry).await
     }
 
     /// Adds what a model call used to the turn that an instance works on; false when there is none.
