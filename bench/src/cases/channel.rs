@@ -39,6 +39,8 @@ const EVENTS_TO_MANY: u64 = 1000;
 const MANY: usize = 200;
 const PACE: u64 = 50;
 const PACED: u64 = 150;
+/// Ten seconds: who is a hundredth too slow is five events behind at the end.
+const PACED_LONG: u64 = 10 * PACE;
 
 fn races() -> anyhow::Result<Vec<Race>> {
     let race = |variant: &str, unit, contenders| Race {
@@ -67,25 +69,27 @@ fn races() -> anyhow::Result<Vec<Race>> {
         race(
             "element to receipt, p50",
             "1/s",
-            vec![Contender::new("quintet", || Ok(1.0 / paced(1)?.at(0.5)))],
+            vec![Contender::new("quintet", || Ok(1.0 / latency(1, 0.5)?))],
         ),
         race(
             "element to receipt, p99",
             "1/s",
-            vec![Contender::new("quintet", || Ok(1.0 / paced(1)?.at(0.99)))],
+            vec![Contender::new("quintet", || Ok(1.0 / latency(1, 0.99)?))],
         ),
         race(
             "200 browsers at 50 events/s each, p50",
             "1/s",
-            vec![Contender::new("quintet", || Ok(1.0 / paced(MANY)?.at(0.5)))],
+            vec![Contender::new("quintet", || Ok(1.0 / latency(MANY, 0.5)?))],
         ),
         race(
             "200 browsers at 50 events/s each, p99",
             "1/s",
-            vec![Contender::new(
-                "quintet",
-                || Ok(1.0 / paced(MANY)?.at(0.99)),
-            )],
+            vec![Contender::new("quintet", || Ok(1.0 / latency(MANY, 0.99)?))],
+        ),
+        race(
+            "200 browsers at 50 events/s each, the slowest behind after 10 s",
+            "1/s",
+            vec![Contender::new("quintet", || Ok(1.0 / behind(MANY)?))],
         ),
         race(
             "attach and catch up on 10,000 events",
@@ -108,14 +112,18 @@ fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
         .block_on(work)
 }
 
-/// Latencies in seconds, sorted.
-struct Latencies(Vec<f64>);
+/// When an event was sent and when a browser had it, in seconds since 1970.
+#[derive(Clone, Copy)]
+struct Receipt {
+    sent: f64,
+    received: f64,
+}
 
-impl Latencies {
-    fn at(&self, share: f64) -> f64 {
-        let last = self.0.len().saturating_sub(1);
-        self.0[(last as f64 * share) as usize]
-    }
+/// The value that a share of all lies below.
+fn at(mut values: Vec<f64>, share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    values[(last as f64 * share) as usize]
 }
 
 /// A daemon, a paired device, and a session whose agent does what it is told.
@@ -263,40 +271,69 @@ fn flood(browsers: usize, events: u64) -> anyhow::Result<f64> {
     })
 }
 
-fn paced(browsers: usize) -> anyhow::Result<Latencies> {
+/// The latency that a share of all events has at the most.
+fn latency(browsers: usize, share: f64) -> anyhow::Result<f64> {
+    let of_each = paced(browsers, PACED)?;
+    let all = of_each.iter().flatten();
+    Ok(at(all.map(|it| it.received - it.sent).collect(), share))
+}
+
+/// How far the slowest browser is behind the pace in the end: the median of its last second.
+///
+/// Against the pace and not against the time of sending, so that an agent which is held up counts
+/// as behind too.
+fn behind(browsers: usize) -> anyhow::Result<f64> {
+    let of_each = paced(browsers, PACED_LONG)?;
+    let ends = of_each.iter().map(|receipts| {
+        let begin = receipts[0].sent;
+        let late = receipts.iter().enumerate().map(|(index, receipt)| {
+            let due = begin + index as f64 / PACE as f64;
+            receipt.received - due
+        });
+        at(late.skip((PACED_LONG - PACE) as usize).collect(), 0.5)
+    });
+    Ok(ends.fold(0.0, f64::max))
+}
+
+/// What each browser received of an agent that keeps a pace: every event, in order.
+fn paced(browsers: usize, events: u64) -> anyhow::Result<Vec<Vec<Receipt>>> {
     with_daemon(async |bed| {
         let after = bed.until_ended().await?;
         let clients = bed.followers(browsers, after).await?;
-        bed.tell(&format!("pace {PACE} {PACED}")).await?;
+        bed.tell(&format!("pace {PACE} {events}")).await?;
         let mut reading = JoinSet::new();
         for mut client in clients {
             reading.spawn(async move {
-                let mut latencies = Vec::new();
+                let mut receipts = Vec::new();
                 until(&mut client, |item| {
                     if item["kind"] == "code_block" {
                         let sent = item["data"]["code"].as_str().and_then(|at| at.parse().ok());
-                        latencies.push(seconds_since(sent.unwrap_or_default()));
+                        receipts.push(received_now(sent.unwrap_or_default()));
                     }
                     item["kind"] == "turn_ended"
                 })
                 .await?;
-                ensure!(latencies.len() as u64 == PACED);
-                anyhow::Ok(latencies)
+                ensure!(receipts.len() as u64 == events);
+                ensure!(receipts.is_sorted_by_key(|receipt| receipt.sent));
+                anyhow::Ok(receipts)
             });
         }
-        let mut all = Vec::new();
+        let mut of_each = Vec::new();
         while let Some(read) = reading.join_next().await {
-            all.extend(read??);
+            of_each.push(read??);
         }
-        all.sort_by(f64::total_cmp);
-        Ok(Latencies(all))
+        Ok(of_each)
     })
 }
 
-fn seconds_since(nanos: u128) -> f64 {
+fn received_now(sent_nanos: u128) -> Receipt {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_nanos());
-    now.saturating_sub(nanos) as f64 / 1e9
+    let seconds = |nanos: u128| nanos as f64 / 1e9;
+    Receipt {
+        sent: seconds(sent_nanos),
+        received: seconds(now),
+    }
 }
 
 fn catch_up() -> anyhow::Result<f64> {
