@@ -280,6 +280,27 @@ async fn a_client_of_the_original_protocol_that_never_reads_is_cut_off() {
 }
 
 #[tokio::test]
+async fn a_client_that_closes_is_answered() {
+    use tokio_tungstenite::tungstenite::Message;
+    use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+    let mut bed = Bed::new(Limits::default()).await;
+    for subprotocol in [None, Some(SUBPROTOCOL)] {
+        let mut request = bed.url.as_str().into_client_request().unwrap();
+        if let Some(subprotocol) = subprotocol {
+            let value = subprotocol.parse().unwrap();
+            request
+                .headers_mut()
+                .insert("Sec-WebSocket-Protocol", value);
+        }
+        let (mut socket, _) = tokio_tungstenite::connect_async(request).await.unwrap();
+        socket.send(Message::Close(None)).await.unwrap();
+        let answer = timeout(DEADLINE, socket.next()).await.unwrap();
+        assert!(matches!(answer, Some(Ok(Message::Close(_)))), "{answer:?}");
+        assert_eq!(bed.why_ended().await, Closed::Gone);
+    }
+}
+
+#[tokio::test]
 async fn a_silent_client_is_cut_off_and_one_that_answers_pings_is_not() {
     let limits = Limits {
         silent: Duration::from_millis(600),

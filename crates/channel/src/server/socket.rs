@@ -160,6 +160,8 @@ pub(super) async fn send(
 /// Says why and waits a moment for the client to hear it.
 pub(super) async fn close(mut socket: WebSocket, reason: &Closed) {
     if matches!(reason, Closed::Gone) {
+        // A client that said that it closes is answered (RFC 6455, 5.5.1); one that is gone is not waited for.
+        let _ = timeout(CLOSING, SinkExt::close(&mut socket)).await;
         return;
     }
     let text = reason.to_string();

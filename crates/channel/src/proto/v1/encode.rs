@@ -15,6 +15,10 @@ const OUTER_ROOM: usize = 2048;
 /// JSON text that fits a message after encryption and base64.
 const MAX_TEXT: usize = (MAX_MESSAGE - OUTER_ROOM) / 4 * 3 - 64;
 
+/// Of a tool's name and of the name of a call, which an agent makes up. They lie beside a text that
+/// is not encrypted and leaves that much room.
+const MAX_NAME: usize = 2048;
+
 /// The outer fields of what we send.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outer {
@@ -156,7 +160,9 @@ pub fn encode(
             name,
             arguments,
         } => {
+            let name = prefix(name, MAX_NAME);
             let payload = json!({ "name": name, "arguments": fitted(arguments) });
+            let request_id = prefix(request_id, MAX_NAME);
             vec![envelope(outer, "tool_call", Some(request_id), payload)]
         }
         ServerEvent::ToolResult { request_id, result } => {
@@ -164,6 +170,8 @@ pub fn encode(
                 Ok(result) => json!({ "ok": true, "result": prefix(result, MAX_TEXT) }),
                 Err(error) => json!({ "ok": false, "error": prefix(error, MAX_TEXT) }),
             };
+            // Cut as in the call, so that the two stay together.
+            let request_id = prefix(request_id, MAX_NAME);
             vec![envelope(outer, "tool_result", Some(request_id), payload)]
         }
         ServerEvent::ApprovalRequest {
@@ -388,19 +396,24 @@ mod tests {
     }
 
     #[test]
-    fn long_results_and_arguments_are_cut() {
+    fn long_results_arguments_and_names_are_cut() {
         let mut arguments = Map::new();
         arguments.insert("a".into(), "\u{1}".repeat(MAX_MESSAGE).into());
+        let long = "\u{1}\"".repeat(MAX_MESSAGE);
+        let call = ServerEvent::ToolCall {
+            request_id: long.clone(),
+            name: long.clone(),
+            arguments,
+        };
+        let result = ServerEvent::ToolResult {
+            request_id: long.clone(),
+            result: Ok(long),
+        };
+        let of = |event| value(&encode(event, &outer(), None, || [0; 12])[0])["request_id"].take();
+        assert_eq!(of(&call), of(&result));
         for event in [
-            ServerEvent::ToolCall {
-                request_id: "r".repeat(256),
-                name: "n".into(),
-                arguments,
-            },
-            ServerEvent::ToolResult {
-                request_id: "r".into(),
-                result: Ok("\u{1}\"".repeat(MAX_MESSAGE)),
-            },
+            call,
+            result,
             ServerEvent::ApprovalRequest {
                 request_id: "r".into(),
                 action: "\n".repeat(MAX_MESSAGE),
