@@ -123,6 +123,7 @@ class Socket:
         parts = urlsplit(address)
         self.socket = socket.create_connection((parts.hostname, parts.port), 20)
         self.stream = self.socket.makefile("rb")
+        self.closing = False
         nonce = base64.b64encode(os.urandom(16)).decode()
         self.socket.sendall(
             f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\n"
@@ -142,6 +143,13 @@ class Socket:
         masked = bytes(byte ^ mask[at % 4] for at, byte in enumerate(data))
         self.socket.sendall(head + mask + masked)
 
+    def close(self):
+        """As a page that is left; returns when the other side has agreed."""
+        self.closing = True
+        self.put(8, struct.pack(">H", 1001))
+        while not isinstance(self.take(), int):
+            pass
+
     def take(self):
         """The next text, or the code that the other side closed with."""
         while True:
@@ -156,7 +164,8 @@ class Socket:
                 assert len(data) <= 64 * 1024
                 return json.loads(data)
             if first & 15 == 8:
-                self.put(8, data[:2])
+                if not self.closing:
+                    self.put(8, data[:2])
                 return struct.unpack(">H", data[:2])[0]
             if first & 15 == 9:
                 self.put(10, data)
@@ -165,34 +174,109 @@ class Socket:
 # --- the protocol --------------------------------------------------------------------------------
 
 
+EVENTS = {
+    "pairing_request",
+    "pairing_result",
+    "user_message",
+    "assistant_chunk",
+    "assistant_final",
+    "tool_call",
+    "tool_result",
+    "approval_request",
+    "approval_response",
+    "error",
+}
+
+
+class Screen:
+    """What a person sees of the events, by the rules of the original UI."""
+
+    def __init__(self):
+        self.messages, self.tools, self.approvals, self.error = [], [], {}, None
+        self.streaming = False
+
+    def show(self, kind, payload, request, content):
+        self.error = None
+        if kind == "assistant_chunk" and content:
+            if not self.streaming:
+                self.messages.append("")
+            self.streaming = True
+            self.messages[-1] += content
+        elif kind == "assistant_final":
+            # An empty one leaves what was streamed standing.
+            if self.streaming and content:
+                self.messages[-1] = content
+            elif content:
+                self.messages.append(content)
+            self.streaming = False
+        elif kind == "tool_call":
+            assert isinstance(payload["name"], str) and isinstance(payload["arguments"], dict), payload
+            self.tools.append({"id": request, "name": payload["name"], "result": None})
+        elif kind == "tool_result":
+            waiting = [tool for tool in self.tools if tool["result"] is None]
+            named = [tool for tool in waiting if tool["id"] == request]
+            (named or waiting)[-1]["result"] = (payload["ok"], payload.get("result"), payload.get("error"))
+        elif kind == "approval_request":
+            # Told again, it is the same card.
+            self.approvals[request] = (payload["action"], payload.get("reason"))
+        elif kind == "error":
+            self.streaming = False
+            self.error = payload["message"]
+
+
 class Client:
-    def __init__(self, address):
-        self.socket = Socket(address)
+    def __init__(self, address, session="default", kept=None):
+        """With what an earlier page kept, or new."""
+        self.socket, self.address, self.session, self.screen = Socket(address), address, session, Screen()
+        self.token, self.key, self.id = kept or (None, None, None)
+
+    def reload(self, session=None):
+        """A page keeps token and key, and says nothing of them when it connects."""
+        self.socket.close()
+        return Client(self.address, session or self.session, (self.token, self.key, self.id))
 
     def send(self, kind, payload, **outer):
-        envelope = {"v": 1, "type": kind, "session_id": "default", **outer, "payload": payload}
+        envelope = {"v": 1, "type": kind, "session_id": self.session, **outer, "payload": payload}
         self.socket.put(1, json.dumps(envelope).encode())
 
     def hear(self, *kinds):
         event = self.socket.take()
-        assert isinstance(event, dict) and event["v"] == 1 and event["session_id"], event
+        # What is not so is ignored by the original UI, as if it had not been sent.
+        assert isinstance(event, dict) and event["v"] == 1 and event["type"] in EVENTS, event
+        assert isinstance(event["session_id"], str) and event["session_id"], event
         assert not kinds or event["type"] in kinds, event
+        kind, payload = event["type"], event["payload"]
+        if kind == "error":
+            assert isinstance(payload["message"], str) and payload["message"], event
+        content = self.text(event) if kind.startswith("assistant_") else None
+        self.screen.show(kind, payload, event.get("request_id"), content)
         return event
 
-    def pair(self, code):
+    def ask_to_pair(self, code):
         secret = os.urandom(32)
         self.send("pairing_request", {"pairing_code": code, "client_pub": encode(x25519(secret, BASE))})
+        return secret
+
+    def pair(self, code):
+        secret = self.ask_to_pair(code)
         result = self.hear("pairing_result")["payload"]
         assert result["ok"] is True and result["token_type"] == "Bearer" and result["expires_in"] > 0, result
+        assert result["e2e_required"] is True, result
         assert result["e2e"]["alg"] == "x25519-chacha20poly1305-v1", result
+        assert isinstance(result["access_token"], str) and result["access_token"], result
         self.token, self.id = result["access_token"], result["client_id"]
         self.key = chat_key(secret, decode(result["e2e"]["agent_pub"]))
 
     def say(self, text, **outer):
-        nonce = os.urandom(12)
-        sealed = seal(self.key, nonce, json.dumps({"content": text, "sender_id": "ui-1"}).encode())
+        assert not self.screen.streaming, "the input is closed while an answer streams"
+        nonce, inner = os.urandom(12), {"content": text, "sender_id": "ui-1"}
+        sealed = seal(self.key, nonce, json.dumps(inner, ensure_ascii=False).encode())
         e2e = {"nonce": encode(nonce), "ciphertext": encode(sealed)}
         self.send("user_message", {"access_token": self.token, "e2e": e2e}, **outer)
+
+    def answer_approval(self, request, approved, **more):
+        payload = {"access_token": self.token, "approved": approved, **more}
+        self.send("approval_response", payload, request_id=request["request_id"])
 
     def text(self, event):
         assert "content" not in event["payload"], "chat text is encrypted"
@@ -200,16 +284,16 @@ class Client:
         return json.loads(unseal(self.key, decode(e2e["nonce"]), decode(e2e["ciphertext"])))["content"]
 
     def answer(self):
-        """The events of a turn before its end, and the texts: streamed and whole."""
-        others, streamed = [], ""
-        while True:
-            event = self.hear()
-            if event["type"] == "assistant_chunk":
-                streamed += self.text(event)
-            elif event["type"] == "assistant_final":
-                return others, streamed, self.text(event)
-            else:
-                others.append(event)
+        """Waits for the end of a turn; what is then the last message on the screen."""
+        while self.hear()["type"] not in ("assistant_final", "error"):
+            pass
+        assert not self.screen.streaming
+        return self.screen.messages[-1]
+
+    def refused(self, code):
+        """An error with this code, after which the daemon closes."""
+        assert self.hear("error")["payload"]["code"] == code
+        assert self.socket.take() == 1000
 
 
 def done(name):
@@ -220,48 +304,79 @@ def main(address, code, revoke):
     published_check()
     done("check")
 
+    stranger = Client(address)
+    stranger.ask_to_pair(f"{(int(code) + 1) % 1_000_000:06}")
+    stranger.refused("pairing_invalid_code")
     client = Client(address)
-    client.pair(code)
+    client.pair(f" {code} ")
+    late = Client(address)
+    late.ask_to_pair(code)
+    late.refused("pairing_already_used")
     done("pairing")
 
     client.say("echo hello from afar", agent_id="shell")
-    others, streamed, whole = client.answer()
-    assert streamed == whole == "hello from afar\n", (streamed, whole, others)
+    assert client.answer() == "hello from afar\n", client.screen.messages
     done("chat")
 
-    client.say("say one two three", session_id="mine", agent_id="test")
+    # As the UI does where it is part of another page.
+    client = client.reload("embedded")
+    client.say("say one two three", agent_id="test")
     first = client.hear("assistant_chunk")
-    assert first["session_id"] == "mine" and first["agent_id"] == "test", first
-    others, streamed, whole = client.answer()
-    assert client.text(first) + streamed == whole == "one two three" and not others, (streamed, whole)
+    assert first["session_id"] == "embedded" and first["agent_id"] == "test", first
+    assert client.screen.streaming
+    assert client.answer() == "one two three" and client.screen.messages == ["one two three"]
     done("stream")
 
-    client.say("tool", session_id="mine")
+    client.say("tool")
     call, result = client.hear("tool_call"), client.hear("tool_result")
     assert call["payload"] == {"name": "exec", "arguments": {"command": "ls"}}, call
     assert call["request_id"] == result["request_id"] and result["payload"] == {"ok": True, "result": "a.txt"}
-    assert client.answer()[2] == "there is one file"
+    assert client.answer() == "there is one file"
+    assert client.screen.tools == [{"id": "c1", "name": "exec", "result": (True, "a.txt", None)}]
     done("tools")
 
-    for approved, expected in ((True, "approved"), (False, "denied: not now")):
-        client.say("approve make", session_id="mine")
+    for answer, expected in (((True,), "approved"), ((False, "not now"), "denied: not now")):
+        client.say("approve make")
         request = client.hear("approval_request")
         assert request["payload"] == {"action": "exec: make", "reason": "a test"}, request
-        assert request["session_id"] == "mine", request
-        payload = {"access_token": client.token, "approved": approved, "reason": "not now"}
-        client.send("approval_response", payload, session_id="mine", request_id=request["request_id"])
-        assert client.answer()[2] == expected
+        assert request["session_id"] == "embedded", request
+        client = client.reload()
+        approved, *reason = answer
+        client.answer_approval(request, approved, **({"reason": reason[0]} if reason else {}))
+        again = client.hear("approval_request")
+        assert again["request_id"] == request["request_id"], again
+        assert client.answer() == expected
+    assert len(client.screen.approvals) == 1
     done("approvals")
 
+    client.say("ask")
+    assert client.answer() == "Which colour?\n- red: like fire\n- blue: like water\n"
+    client.say("red")
+    assert client.answer() == "you said red"
+    done("questions")
+
+    # So long that it does not fit one event: it comes in pieces, and the final is empty.
+    long = 'ü"' * 11_950
+    client.say(f"say {long}")
+    assert client.answer() == long
+    done("long answers")
+
+    client.socket.put(1, b"garbage")
+    assert client.hear("error")["payload"]["code"] == "invalid_envelope"
+    client.send("user_message", {"access_token": client.token, "content": "in the clear"})
+    assert client.hear("error")["payload"]["code"] == "e2e_required"
+    client.say("crash")
+    client.answer()
+    assert client.screen.error, "the turn failed"
+    client.say("say I am back")
+    assert client.answer() == "I am back" and client.screen.error is None
+    done("errors")
+
     subprocess.run([*revoke, client.id], check=True, stdout=subprocess.DEVNULL)
-    refused = client.hear("error")
-    assert refused["payload"]["code"] == "unauthorized", refused
-    assert client.socket.take() == 1000
-    again = Client(address)
-    again.key, again.token = client.key, client.token
+    client.refused("unauthorized")
+    again = Client(address, kept=(client.token, client.key, client.id))
     again.say("echo let me in")
-    assert again.hear("error")["payload"]["code"] == "unauthorized"
-    assert again.socket.take() == 1000
+    again.refused("unauthorized")
     done("revocation")
 
 

@@ -42,5 +42,5 @@ async fn a_python_client_pairs_chats_and_is_revoked_on_the_original_channel() {
         .args([made["ws"].as_str().unwrap(), made["code"].as_str().unwrap()])
         .args([env!("CARGO_BIN_EXE_quintet"), "devices", "revoke"]);
     let told = Finished::of(command).await.succeeds();
-    assert_eq!(told.lines().count(), 7, "{told}");
+    assert_eq!(told.lines().count(), 10, "{told}");
 }
