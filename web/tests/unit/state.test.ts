@@ -25,12 +25,27 @@ beforeEach(async () => {
 });
 
 afterEach(() => {
+  vi.useRealTimers();
   vault.close();
   vi.unstubAllGlobals();
 });
 
 const texts = (conversation: Conversation): string[] =>
   conversation.blocks.flatMap((block) => ("text" in block ? [block.text] : []));
+
+/** What lies in the browser's own storage. */
+async function entries(store: "keys" | "sealed"): Promise<unknown[]> {
+  const database = await new Promise<IDBDatabase>((resolve) => {
+    const request = indexedDB.open(`vault-${names}`);
+    request.addEventListener("success", () => resolve(request.result));
+  });
+  const found = await new Promise<unknown[]>((resolve) => {
+    const request = database.transaction(store).objectStore(store).getAll();
+    request.addEventListener("success", () => resolve(request.result));
+  });
+  database.close();
+  return found;
+}
 
 describe("the vault", () => {
   it("gives back what it was given, and nothing after it was cleared", async () => {
@@ -43,22 +58,20 @@ describe("the vault", () => {
     expect(await vault.get("a")).toBe(1);
   });
 
+  it("takes nothing that was on its way when it was cleared", async () => {
+    // So long that it is still being sealed when the rest is gone.
+    const late = vault.put("late", "words ".repeat(2_000_000));
+    await vault.clear();
+    await late;
+    expect(await entries("sealed")).toEqual([]);
+  });
+
   it("keeps ciphertext only, under a key that can't be exported", async () => {
     await vault.put("a", "secret words");
-    const raw = await new Promise<IDBDatabase>((resolve) => {
-      const request = indexedDB.open(`vault-${names}`);
-      request.addEventListener("success", () => resolve(request.result));
-    });
-    const read = (store: string): Promise<unknown[]> =>
-      new Promise((resolve) => {
-        const request = raw.transaction(store).objectStore(store).getAll();
-        request.addEventListener("success", () => resolve(request.result));
-      });
-    const [sealed] = (await read("sealed")) as { data: ArrayBuffer }[];
+    const [sealed] = (await entries("sealed")) as { data: ArrayBuffer }[];
     expect(new TextDecoder().decode(sealed?.data)).not.toContain("secret");
-    const [key] = (await read("keys")) as CryptoKey[];
+    const [key] = (await entries("keys")) as CryptoKey[];
     expect(key?.extractable).toBe(false);
-    raw.close();
   });
 
   it("does not take one entry for another", async () => {
@@ -74,7 +87,6 @@ describe("the vault", () => {
         store.put(request.result, "b").addEventListener("success", () => resolve());
       });
     });
-    raw.close();
     expect(await vault.get("b")).toBeUndefined();
   });
 
@@ -271,6 +283,21 @@ describe("the app", () => {
     memory.become({ kind: "unpaired", reason: "revoked" });
     await vi.waitFor(async () => expect(await shelf.rows(1)).toEqual([]));
     expect(app.sessions).toEqual([]);
+  });
+
+  it("keeps nothing of what came right before the device was revoked", async () => {
+    vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+    const memory = new MemoryChannel();
+    const app = new App(memory.channel, shelf);
+    await app.start();
+    const conversation = app.conversation(1);
+    await vi.waitFor(() => expect(conversation.complete).toBe(true));
+    memory.write(new Journal().message(1, "the last words").rows);
+    await vi.waitFor(() => expect(texts(conversation)).toEqual(["the last words"]));
+    memory.become({ kind: "unpaired", reason: "revoked" });
+    // What is shown is put on the shelf within a second.
+    await vi.advanceTimersByTimeAsync(5000);
+    expect(await entries("sealed")).toEqual([]);
   });
 
   it("says what is left to do when it left without the daemon's word, or can't trust it", async () => {

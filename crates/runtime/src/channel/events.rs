@@ -145,7 +145,8 @@ pub(super) async fn page(runtime: &Runtime, given: &Value) -> Answer {
     }))
 }
 
-/// A row as JSON. Its data is JSON already and is copied as it is.
+/// A row as JSON. Its data is JSON already and is copied as it is. Where it is cut, the row has
+/// `"cut":true`: such a text must not be written back.
 fn write_row(row: &Row, out: &mut Vec<u8>) {
     use std::io::Write as _;
     let kind = Value::from(row.kind.as_str());
@@ -170,6 +171,7 @@ fn write_row(row: &Row, out: &mut Vec<u8>) {
         } else {
             let _ = write!(out, r#"{{"truncated":{}}}"#, row.data.len());
         }
+        out.extend_from_slice(br#","cut":true"#);
     }
     out.push(b'}');
 }
@@ -224,13 +226,17 @@ mod tests {
     #[test]
     fn long_texts_are_cut_and_say_so() {
         let long = json!({ "output": ["x".repeat(2 * MAX_DATA)], "id": 1 }).to_string();
-        let data = written(&row(long))["data"].take();
+        let mut cut = written(&row(long));
+        assert_eq!(cut["cut"], true);
+        let data = cut["data"].take();
         assert_eq!(data["id"], 1);
         let text = data["output"][0].as_str().expect("text");
         assert!(text.ends_with("bytes more)") && text.len() < CUT_TEXT + 40);
         let many = json!(vec!["x".repeat(CUT_TEXT); 40]).to_string();
         let many = format!(r#"{{"list":{many}}}"#);
         let size = many.len();
-        assert_eq!(written(&row(many))["data"], json!({ "truncated": size }));
+        let cut = written(&row(many));
+        assert_eq!(cut["data"], json!({ "truncated": size }));
+        assert_eq!(cut["cut"], true);
     }
 }

@@ -228,6 +228,16 @@ describe("requests", () => {
     expect(sent).toEqual({ message_id: 4, queued: false });
     expect(keys).toEqual(["mine", "mine"]);
   });
+
+  it("that are too long for a record are refused in words, and the connection stays", async () => {
+    const client = await started();
+    onRequest = ({ id }, connection) => connection.say({ id, ok: { message_id: 1, queued: true } });
+    const message = { session: 1, mode: "queue" } as const;
+    const long = client.send({ ...message, content: "ü".repeat(1 << 19) });
+    await expect(long).rejects.toMatchObject({ code: "over_limit" });
+    expect(await client.send({ ...message, content: "ü".repeat((1 << 19) - 200) })).toBeDefined();
+    expect(connections).toHaveLength(1);
+  });
 });
 
 describe("follow", () => {
@@ -295,6 +305,20 @@ describe("terminals and downloads", () => {
     await vi.waitFor(() =>
       expect(connections[0]!.requests.at(-1)).toEqual({ credit: { stream: 3, bytes: 70_006 } }),
     );
+  });
+
+  it("take what is longer than a record in pieces", async () => {
+    const client = await started();
+    onRequest = ({ id, op }, connection) => {
+      if (op === "shells.open") connection.say({ id, ok: { shell: "s1", stream: 1, from: 0 } });
+    };
+    const terminal = await client.openShell({ worker: "local", rows: 24, cols: 80 });
+    const pasted = Uint8Array.from({ length: (1 << 20) + 77 }, (_, at) => at % 251);
+    terminal.write(pasted);
+    terminal.write(utf8("x"));
+    const { written } = connections[0]!;
+    await vi.waitFor(() => expect(written.at(-1)).toEqual(utf8("x")));
+    expect(Buffer.concat(written.slice(0, -1)).equals(pasted)).toBe(true);
   });
 
   it("end without a code when the connection does", async () => {

@@ -17,6 +17,8 @@ interface Request {
 /** One connection, from the daemon's end. */
 export class FakeConnection {
   readonly requests: Request[] = [];
+  /** Bytes of streams, a record each. */
+  readonly written: Uint8Array[] = [];
   #socket: FakeSocket;
   #sending: RecordKey | null = null;
   #receiving: RecordKey | null = null;
@@ -32,8 +34,12 @@ export class FakeConnection {
 
   async receive(frame: Uint8Array): Promise<void> {
     if (this.#receiving === null) return this.#shake(frame.slice(1));
-    const json = fromUtf8(this.#receiving.open(frame).slice(1));
-    const request = JSON.parse(json) as Request;
+    const plaintext = this.#receiving.open(frame);
+    if (plaintext[0] === 1) {
+      this.written.push(plaintext.slice(5));
+      return;
+    }
+    const request = JSON.parse(fromUtf8(plaintext.slice(1))) as Request;
     this.requests.push(request);
     this.#onRequest(request, this);
   }

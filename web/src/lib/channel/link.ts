@@ -9,6 +9,7 @@ import { type DhKeys, keysOf } from "./dh";
 import { ChannelError } from "./error";
 import { Initiator, prologue, type Transport } from "./noise";
 import { DevicePairing, type Paired } from "./pair";
+import { MAX_PLAINTEXT } from "./record";
 import type { ErrorCode, StreamEnd } from "./types";
 
 const SUBPROTOCOL = "quintet.channel.v2";
@@ -24,6 +25,8 @@ const CREDIT_STEP = 64 * 1024;
 
 /** Bytes kept of a stream that nobody asked for yet: its answer is behind them. */
 const EARLY_BYTES = 1 << 20;
+/** Bytes of a stream in one record. */
+const PIECE = 64 * 1024;
 
 const REFUSALS: Record<number, ErrorCode> = {
   1: "pairing_invalid_code",
@@ -219,6 +222,11 @@ export class Link {
     if (signal?.aborted === true) return Promise.reject(cancelled());
     if (this.#over) return Promise.reject(lost());
     const id = this.#nextId++;
+    const record = json({ id, op, args });
+    if (record.length > MAX_PLAINTEXT) {
+      const text = "That is over 1 MiB, more than can be sent at once.";
+      return Promise.reject(new ChannelError("over_limit", text));
+    }
     const answer = deferred<unknown>();
     const stop = () => {
       if (this.#waiting.delete(id)) {
@@ -234,7 +242,7 @@ export class Link {
       items,
       bytes,
     });
-    this.#sendJson({ id, op, args });
+    this.#send(record);
     return answer.promise;
   }
 
@@ -251,7 +259,10 @@ export class Link {
     const header = new Uint8Array(5);
     header[0] = 1;
     new DataView(header.buffer).setUint32(1, stream);
-    this.#send(concat(header, bytes));
+    // What somebody pastes may be longer than a record.
+    for (let at = 0; at < bytes.length; at += PIECE) {
+      this.#send(concat(header, bytes.subarray(at, at + PIECE)));
+    }
   }
 
   credit(stream: number, bytes: number): void {
@@ -268,7 +279,7 @@ export class Link {
   }
 
   #sendJson(value: unknown): void {
-    this.#send(concat(Uint8Array.of(0), utf8(JSON.stringify(value))));
+    this.#send(json(value));
   }
 
   #send(plaintext: Uint8Array): void {
@@ -348,6 +359,11 @@ interface ServerMessage {
   items?: unknown[];
   error?: { code: string; message: string };
   stream_end?: { stream: number } & StreamEnd;
+}
+
+/** The plaintext of a record with JSON. */
+function json(value: unknown): Uint8Array {
+  return concat(Uint8Array.of(0), utf8(JSON.stringify(value)));
 }
 
 function lost(): ChannelError {

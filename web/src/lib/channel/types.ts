@@ -107,12 +107,16 @@ export interface JournalRow {
   data: Record<string, unknown>
   /** The message whose turn it belongs to. */
   turn: number | null
+  /** There where long texts of `data` were cut. */
+  cut?: boolean
 }
 
 export interface QueuedMessage {
   id: number
   session: number
   text: string
+  /** Whether the text is only its beginning. */
+  cut: boolean
   at: string
 }
 

@@ -14,6 +14,8 @@ export interface Said extends Base {
   message: number;
   sender: string;
   text: string;
+  /** Whether the text is only its beginning. */
+  cut: boolean;
   state: "waiting" | "heard" | "removed";
 }
 

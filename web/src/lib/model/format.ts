@@ -99,10 +99,22 @@ export function basename(path: string): string {
   return trimmed.slice(trimmed.lastIndexOf("/") + 1) || trimmed || "/";
 }
 
+/** An agent's own folder, with the name of its instance. */
+const OWN_FOLDER = /\/instances\/([^/]+)\/workspace\/?$/;
+
 /** What a person calls a session's folder: an agent's own one is named by its instance. */
 export function folderName(path: string): string {
-  const own = /\/instances\/([^/]+)\/workspace\/?$/.exec(path);
-  return own?.[1] ?? basename(path);
+  return OWN_FOLDER.exec(path)?.[1] ?? basename(path);
+}
+
+/** Whether somebody chose the folder: an agent gets one of its own otherwise. */
+export function isChosen(folder: string): boolean {
+  return folder !== "" && !OWN_FOLDER.test(folder);
+}
+
+/** Where a session works, as far as somebody chose it: a folder, a worker. */
+export function place({ workspace, worker }: { workspace: string; worker: string }): string[] {
+  return [isChosen(workspace) ? basename(workspace) : "", worker].filter(Boolean);
 }
 
 /** What a person calls a shell. Ids begin with the time, so that only their ends tell them apart. */

@@ -12,6 +12,7 @@ import {
   count,
   duration,
   folderName,
+  place,
   isZero,
   money,
   plural,
@@ -266,6 +267,13 @@ describe("numbers and times", () => {
       "coder-3",
       "app",
     ]);
+    expect(
+      [
+        { workspace: "/h/instances/coder-3/workspace", worker: "" },
+        { workspace: "/src/app/", worker: "box" },
+        { workspace: "", worker: "" },
+      ].map(place),
+    ).toEqual([[], ["app", "box"], []]);
     expect(
       ["3f2a9c01-0b1d-4d52-8c6e-6b8a2a4e9f10", "build"].map((shell) => shellName(shell)),
     ).toEqual(["Shell 4e9f10", "Shell build"]);

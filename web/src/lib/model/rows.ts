@@ -15,11 +15,13 @@ export interface Row {
   turn: number | null;
   kind: string;
   data: Record<string, unknown>;
+  /** There where the daemon cut long texts of `data`: they must not be written back. */
+  cut?: true;
 }
 
 export function asRow(value: unknown): Row | null {
   if (!isObject(value)) return null;
-  const { seq, at, session, turn, kind, data } = value;
+  const { seq, at, session, turn, kind, data, cut } = value;
   if (typeof seq !== "number" || !Number.isSafeInteger(seq) || seq < 0) return null;
   if (typeof at !== "string" || typeof kind !== "string") return null;
   return {
@@ -29,6 +31,7 @@ export function asRow(value: unknown): Row | null {
     turn: typeof turn === "number" ? turn : null,
     kind,
     data: isObject(data) ? data : {},
+    ...(cut === true && { cut }),
   };
 }
 

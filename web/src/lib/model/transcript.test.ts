@@ -79,6 +79,20 @@ describe("messages and turns", () => {
     expect(told(journal).queue.map(({ text }) => text)).toEqual(["b"]);
   });
 
+  it("knows a waiting message of which only the beginning is here", () => {
+    const cut = (journal: Journal): void => {
+      journal.rows.push({ ...journal.rows.pop()!, cut: true });
+    };
+    const journal = new Journal().message(1, "whole").message(2, "beginn… (9 bytes more)");
+    cut(journal);
+    const which = () => told(journal).queue.map((said) => said.cut);
+    expect(which()).toEqual([false, true]);
+    journal.add("message_edited", { id: 1, text: "longer… (9 bytes more)" });
+    cut(journal);
+    journal.add("message_edited", { id: 2, text: "short" });
+    expect(which()).toEqual([true, false]);
+  });
+
   it("keeps what was said into a running turn in its place", () => {
     const journal = new Journal()
       .message(1, "go")

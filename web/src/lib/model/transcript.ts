@@ -60,7 +60,11 @@ export class Transcript {
       case "message":
         return this.#message(row);
       case "message_edited":
-        return this.#said(number(data, "id"), (said) => ({ ...said, text: text(data, "text") }));
+        return this.#said(number(data, "id"), (said) => ({
+          ...said,
+          text: text(data, "text"),
+          cut: row.cut === true,
+        }));
       case "message_removed":
         this.#waiting = this.#waiting.filter(({ message }) => message !== number(data, "id"));
         return this.#said(number(data, "id"), (said) => ({ ...said, state: "removed" }));
@@ -185,6 +189,7 @@ export class Transcript {
       message,
       sender: text(row.data, "sender"),
       text: text(row.data, "text"),
+      cut: row.cut === true,
       state: "waiting",
     });
   }

@@ -250,6 +250,9 @@ export class App {
     this.#following?.abort();
     this.#following = null;
     this.#caughtUp = gate();
+    if (this.#keeping !== null) clearTimeout(this.#keeping);
+    this.#keeping = null;
+    for (const conversation of this.#open.values()) conversation.leave();
     this.#open.clear();
     this.#prompts.clear();
     this.prompts = [];

@@ -33,6 +33,7 @@ export class Conversation {
   #published = false;
   #loaded = false;
   #keeping: ReturnType<typeof setTimeout> | null = null;
+  #left = false;
 
   constructor(session: number, channel: Channel, shelf: Shelf) {
     this.session = session;
@@ -103,6 +104,12 @@ export class Conversation {
     }
   }
 
+  /** From now on nothing of it is put on the shelf: that is being emptied. */
+  leave(): void {
+    this.#left = true;
+    if (this.#keeping !== null) clearTimeout(this.#keeping);
+  }
+
   async #page(before?: number): Promise<Row[]> {
     const args = {
       session: this.session,
@@ -135,7 +142,7 @@ export class Conversation {
   }
 
   #keepSoon(): void {
-    if (!this.#shelf.keeps || this.#keeping !== null) return;
+    if (!this.#shelf.keeps || this.#left || this.#keeping !== null) return;
     this.#keeping = setTimeout(() => {
       this.#keeping = null;
       void this.#shelf.keepRows(this.session, this.#timeline.rows);

@@ -18,6 +18,8 @@ export interface Unsent {
 
 export class Shelf {
   #vault: Vault | null;
+  /** Counts the times that everything was removed: what began before that is not gone on with. */
+  #cleared = 0;
 
   constructor(vault: Vault | null) {
     this.#vault = vault;
@@ -45,8 +47,10 @@ export class Shelf {
 
   async keepRows(session: number, rows: readonly Row[]): Promise<void> {
     if (this.#vault === null || rows.length === 0) return;
+    const cleared = this.#cleared;
     await this.#put(`rows/${session}`, rows.slice(-MAX_ROWS));
     const kept = (await this.#recent()).filter((id) => id !== session);
+    if (cleared !== this.#cleared) return;
     kept.unshift(session);
     for (const old of kept.splice(MAX_CONVERSATIONS)) await this.#vault.delete(`rows/${old}`);
     await this.#put("recent", kept);
@@ -62,6 +66,7 @@ export class Shelf {
   }
 
   async clear(): Promise<void> {
+    this.#cleared += 1;
     await this.#vault?.clear();
   }
 

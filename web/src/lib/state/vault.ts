@@ -17,6 +17,8 @@ interface Sealed {
 export class Vault {
   #database: IDBDatabase;
   #key: CryptoKey;
+  /** Counts the times that everything was removed. */
+  #cleared = 0;
 
   private constructor(database: IDBDatabase, key: CryptoKey) {
     this.#database = database;
@@ -49,9 +51,12 @@ export class Vault {
   }
 
   async put(name: string, value: unknown): Promise<void> {
+    const cleared = this.#cleared;
     const plain = new TextEncoder().encode(JSON.stringify(value));
     const iv = crypto.getRandomValues(new Uint8Array(12));
     const data = await crypto.subtle.encrypt(params(iv, name), this.#key, plain);
+    // Emptied meanwhile: it would be the one thing that is left.
+    if (cleared !== this.#cleared) return;
     await run(this.#database, "sealed", "readwrite", (store) => store.put({ iv, data }, name));
   }
 
@@ -61,6 +66,7 @@ export class Vault {
 
   /** Removes everything and the key with it: what a backup still holds can't be read. */
   async clear(): Promise<void> {
+    this.#cleared += 1;
     const key = await newKey();
     await new Promise<void>((resolve, reject) => {
       const both = this.#database.transaction(["keys", "sealed"], "readwrite");

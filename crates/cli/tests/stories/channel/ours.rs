@@ -683,7 +683,8 @@ async fn the_page_is_served_under_a_strict_policy() {
     for expected in [
         "content-type: text/html",
         "default-src 'none'",
-        "script-src 'self'",
+        "script-src 'self';",
+        "connect-src 'self';",
         "frame-ancestors 'none'",
         "x-content-type-options: nosniff",
         "cache-control: no-cache",
