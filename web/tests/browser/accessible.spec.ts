@@ -1,5 +1,4 @@
 import type { Page } from "@playwright/test";
-import { Daemon } from "./daemon";
 import { expect, idle, newSession, pair, say, test } from "./fixtures";
 
 const CONTROL =
@@ -70,12 +69,10 @@ function faint(page: Page): Promise<string[]> {
 const THEMES = ["Light", "Dark", "Paper", "Midnight"];
 
 test("every page in every theme: each control has a name, each text stands out", async ({
-  browser,
+  alone,
 }) => {
   test.setTimeout(120_000);
-  const daemon = await Daemon.start();
-  const context = await browser.newContext();
-  const page = await context.newPage();
+  const { daemon, page } = await alone();
   const check = async (what: string): Promise<void> => {
     expect(await nameless(page), `${what}: controls without a name`).toEqual([]);
     // Colours of another theme fade in.
@@ -135,6 +132,4 @@ test("every page in every theme: each control has a name, each text stands out",
     await check(`${theme}, a new session`);
     await page.keyboard.press("Escape");
   }
-  await context.close();
-  await daemon.stop();
 });

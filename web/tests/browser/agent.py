@@ -62,6 +62,11 @@ def do_wait(_):
     complete()
 
 
+def do_count(rest):
+    say(f"That was {len(rest) + len('count ')} letters.")
+    complete()
+
+
 def do_think(_):
     element("thinking", text="First I think")
     element("thinking", text=" about it.")

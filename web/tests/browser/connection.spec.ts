@@ -1,25 +1,9 @@
 import type { Page } from "@playwright/test";
-import { Daemon, networkAddress } from "./daemon";
-import {
-  answers,
-  connection,
-  expect,
-  idle,
-  live,
-  newSession,
-  pair,
-  PHONE,
-  say,
-  test,
-  watch,
-} from "./fixtures";
+import { networkAddress } from "./daemon";
+import { answers, connection, expect, idle, live, newSession, PHONE, say, test } from "./fixtures";
 
-test("the daemon goes and comes back: nothing is lost or doubled", async ({ browser }) => {
-  const daemon = await Daemon.start();
-  const context = await browser.newContext();
-  const broken = watch(context, daemon);
-  const page = await context.newPage();
-  await pair(page, daemon);
+test("the daemon goes and comes back: nothing is lost or doubled", async ({ pairedAlone }) => {
+  const { daemon, page } = await pairedAlone();
   await newSession(page, { message: "before" });
   await expect(answers(page)).toHaveText("You said: before");
   await daemon.kill();
@@ -44,19 +28,14 @@ test("the daemon goes and comes back: nothing is lost or doubled", async ({ brow
     /while away/,
   ]);
   await expect(answers(page)).toHaveText(["You said: before", "You said: while away"]);
-  expect(broken).toEqual([]);
-  await context.close();
-  await daemon.stop();
 });
 
 test("what was seen is readable without the daemon, and an unsent message is kept over a reload", async ({
-  browser,
+  alone,
 }) => {
-  const daemon = await Daemon.start();
+  const { daemon, page } = await alone();
   // A secure context by its name: there the page may keep things.
   const url = daemon.url.replace("127.0.0.1", "localhost");
-  const context = await browser.newContext();
-  const page = await context.newPage();
   const { code } = await daemon.pair();
   await page.goto(url);
   await page.getByLabel("Code").fill(code);
@@ -100,8 +79,6 @@ test("what was seen is readable without the daemon, and an unsent message is kep
   await daemon.up();
   await expect(answers(page).last()).toHaveText("You said: sent later", { timeout: 40_000 });
   await expect(page.getByRole("article", { name: "You said" })).toHaveCount(2);
-  await context.close();
-  await daemon.stop();
 });
 
 /** The names of what the page keeps. */
@@ -122,12 +99,9 @@ function stored(page: Page): Promise<string[]> {
 }
 
 test("without a network the page says so, and what is written goes out when it is back", async ({
-  browser,
+  pairedAlone,
 }) => {
-  const daemon = await Daemon.start();
-  const context = await browser.newContext();
-  const page = await context.newPage();
-  await pair(page, daemon);
+  const { daemon, context, page } = await pairedAlone();
   await newSession(page, { message: "with a network" });
   await idle(page);
   await context.setOffline(true);
@@ -144,31 +118,25 @@ test("without a network the page says so, and what is written goes out when it i
     "You said: written on a train",
   ]);
   await expect(page.getByRole("article", { name: "You said" })).toHaveCount(2);
-  await context.close();
-  await daemon.stop();
 });
 
 test("on a phone, too, the whole of what is told about the connection is seen", async ({
-  browser,
+  pairedAlone,
 }) => {
-  const daemon = await Daemon.start();
-  const context = await browser.newContext(PHONE);
-  const page = await context.newPage();
-  await pair(page, daemon);
+  const { daemon, page } = await pairedAlone({ browser: PHONE });
   await daemon.kill();
   const told = page.getByText(/What you saw is still here/);
   await expect(told).toBeVisible();
   expect(await told.evaluate((node) => node.scrollWidth > node.clientWidth)).toBe(false);
-  await context.close();
-  await daemon.stop();
 });
 
-test("a phone over the daemon's TLS", async ({ browser }) => {
+test("a phone over the daemon's TLS", async ({ alone }) => {
   // On an address of the network the daemon makes a certificate by itself.
   const address = networkAddress();
-  const daemon = await Daemon.start(address ?? "0.0.0.0");
-  const context = await browser.newContext({ ...PHONE, ignoreHTTPSErrors: true });
-  const page = await context.newPage();
+  const { daemon, page } = await alone({
+    address: address ?? "0.0.0.0",
+    browser: { ...PHONE, ignoreHTTPSErrors: true },
+  });
   const { url } = await daemon.pair();
   expect(url).toMatch(/^https:/);
   await page.goto(url);
@@ -179,16 +147,12 @@ test("a phone over the daemon's TLS", async ({ browser }) => {
   await expect(answers(page)).toHaveText("You said: from the sofa");
   await page.reload();
   await expect(answers(page)).toHaveText("You said: from the sofa");
-  await context.close();
-  await daemon.stop();
 });
 
 test("over a certificate that is only let through nothing is kept offline, and Settings say so", async ({
-  browser,
+  alone,
 }) => {
-  const daemon = await Daemon.start(networkAddress() ?? "0.0.0.0");
-  const context = await browser.newContext();
-  const page = await context.newPage();
+  const { daemon, page } = await alone({ address: networkAddress() ?? "0.0.0.0" });
   const { url } = await daemon.pair();
   await expect(page.goto(url)).rejects.toThrow(/CERT/);
   await page.getByRole("button", { name: "Advanced" }).click();
@@ -196,18 +160,17 @@ test("over a certificate that is only let through nothing is kept offline, and S
   await page.getByRole("button", { name: "They match" }).click();
   await page.goto(`${page.url().split("#")[0]}#/settings`);
   await expect(page.getByText(/does not trust the daemon's certificate/)).toBeVisible();
-  await context.close();
-  await daemon.stop();
 });
 
 test("a phone over plain http, where there is no WebCrypto, and the page says so", async ({
-  browser,
+  alone,
 }) => {
   const address = networkAddress();
-  const daemon = await Daemon.start(address ?? "127.0.0.1", ["--insecure"]);
-  const context = await browser.newContext(PHONE);
-  const broken = watch(context, daemon);
-  const page = await context.newPage();
+  const { daemon, page } = await alone({
+    address: address ?? "127.0.0.1",
+    flags: ["--insecure"],
+    browser: PHONE,
+  });
   if (address === undefined) {
     // Without a network there is no address that a browser mistrusts: it is told to.
     await page.addInitScript(() => {
@@ -225,7 +188,4 @@ test("a phone over plain http, where there is no WebCrypto, and the page says so
   await expect(answers(page)).toHaveText("You said: without WebCrypto");
   await page.reload();
   await expect(answers(page)).toHaveText("You said: without WebCrypto");
-  expect(broken).toEqual([]);
-  await context.close();
-  await daemon.stop();
 });

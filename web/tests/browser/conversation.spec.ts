@@ -120,6 +120,25 @@ test("queue while it works, edit and delete what is queued, then stop", async ({
   await expect(queue).toHaveCount(0);
 });
 
+test("a queued message that the page has only the beginning of can't be cut by an edit", async ({
+  paired,
+}) => {
+  await newSession(paired, { message: "wait" });
+  await expect(answers(paired)).toContainText("I wait.");
+  await paired.getByRole("radio", { name: "Queue" }).check();
+  await say(paired, `count ${"x".repeat(600_000)}`);
+  await say(paired, "a short one");
+  const [long, short] = [0, 1].map((at) =>
+    paired.getByTestId("queue").getByRole("listitem").nth(at),
+  );
+  await expect(short!.getByRole("button", { name: "Edit" })).toBeVisible();
+  await expect(long!).toContainText("Too long to edit here");
+  await expect(long!.getByRole("button", { name: "Edit" })).toHaveCount(0);
+  await short!.getByRole("button", { name: "Delete" }).click();
+  await paired.getByRole("button", { name: "Stop" }).click();
+  await expect(answers(paired).last()).toHaveText("That was 600006 letters.");
+});
+
 test("a failed turn can be run again", async ({ paired }) => {
   await newSession(paired, { message: "fail" });
   const end = paired.getByTestId("turn-end").first();

@@ -19,6 +19,8 @@ export class Daemon {
   #others: ChildProcess[] = [];
   #url: string;
   #flags: string[];
+  /** Origins of the links that it has made. */
+  #invited: string[] = [];
 
   private constructor(address: string, flags: string[]) {
     this.#url = `http://${address}:0`;
@@ -42,6 +44,11 @@ export class Daemon {
 
   get url(): string {
     return this.#url;
+  }
+
+  /** Where a page may come from and what it may ask: this daemon, by each of its names. */
+  get origins(): Set<string> {
+    return new Set([...this.#invited, this.#url, this.#url.replace("127.0.0.1", "localhost")]);
   }
 
   /** Starts it, at the address it had before. */
@@ -111,8 +118,10 @@ export class Daemon {
     return JSON.parse(await this.run(...words, "--json")) as T;
   }
 
-  pair(): Promise<{ code: string; url: string }> {
-    return this.json("pair");
+  async pair(): Promise<{ code: string; url: string }> {
+    const invitation = await this.json<{ code: string; url: string }>("pair");
+    this.#invited.push(new URL(invitation.url).origin);
+    return invitation;
   }
 
   #look(pid: number | undefined): string {

@@ -4,6 +4,7 @@ import {
   test as base,
   expect,
   type BrowserContext,
+  type BrowserContextOptions,
   type Locator,
   type Page,
 } from "@playwright/test";
@@ -13,9 +14,31 @@ export { expect } from "@playwright/test";
 
 export const PHONE = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true };
 
+/** A daemon of a test's own and a page in a browser of its own. */
+interface Alone {
+  daemon: Daemon;
+  context: BrowserContext;
+  page: Page;
+}
+
+interface AloneOptions {
+  /** Where the daemon listens, and the flags of `up`. */
+  address?: string;
+  flags?: string[];
+  browser?: BrowserContextOptions;
+}
+
 interface TestFixtures {
   /** A page that is paired and live. */
   paired: Page;
+  /** A page of a second browser. */
+  stranger: Page;
+  /** A page of a second browser, paired and live: another device of the same person. */
+  other: Page;
+  /** Starts a daemon that the test may stop, kill or fill, and opens a page beside it. */
+  alone: (options?: AloneOptions) => Promise<Alone>;
+  /** The same, paired and live. */
+  pairedAlone: (options?: AloneOptions) => Promise<Alone>;
 }
 
 interface WorkerFixtures {
@@ -41,14 +64,50 @@ export const test = base.extend<TestFixtures, WorkerFixtures>({
     await pair(page, daemon);
     await use(page);
   },
+  stranger: async ({ browser, daemon }, use) => {
+    const context = await browser.newContext();
+    const broken = watch(context, daemon);
+    await use(await context.newPage());
+    await context.close();
+    expect(broken).toEqual([]);
+  },
+  other: async ({ stranger, daemon }, use) => {
+    await pair(stranger, daemon);
+    await use(stranger);
+  },
+  alone: async ({ browser }, use) => {
+    const opened: (Alone & { broken: string[] })[] = [];
+    await use(async ({ address, flags, browser: options } = {}) => {
+      const daemon = await Daemon.start(address, flags);
+      const context = await browser.newContext(options);
+      const broken = watch(context, daemon);
+      const page = await context.newPage();
+      opened.push({ daemon, context, page, broken });
+      return { daemon, context, page };
+    });
+    for (const { daemon, context } of opened) {
+      await context.close();
+      // A stop would wait for turns that wait for a person.
+      await daemon.kill();
+      await daemon.stop();
+    }
+    expect(opened.flatMap(({ broken }) => broken)).toEqual([]);
+  },
+  pairedAlone: async ({ alone }, use) => {
+    await use(async (options) => {
+      const opened = await alone(options);
+      await pair(opened.page, opened.daemon);
+      return opened;
+    });
+  },
 });
 
 /** Notes what a page must never do: reach another host, break the policy, throw. */
-export function watch(context: BrowserContext, daemon: Daemon): string[] {
+function watch(context: BrowserContext, daemon: Daemon): string[] {
   const broken: string[] = [];
   context.on("request", (request) => {
     const url = new URL(request.url());
-    if (/^https?:$/.test(url.protocol) && url.origin !== new URL(daemon.url).origin) {
+    if (/^https?:$/.test(url.protocol) && !daemon.origins.has(url.origin)) {
       broken.push(`asked ${url.origin}`);
     }
   });

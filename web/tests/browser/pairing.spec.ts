@@ -1,6 +1,5 @@
 import type { Page } from "@playwright/test";
-import { Daemon } from "./daemon";
-import { connection, expect, pair, test, watch } from "./fixtures";
+import { connection, expect, newSession, pair, test } from "./fixtures";
 
 interface Device {
   id: string;
@@ -70,11 +69,8 @@ test("a wrong code says so, and the right one works after it", async ({ page, da
   await expect(page.getByRole("dialog", { name: "This browser is paired" })).toBeVisible();
 });
 
-test("five wrong codes lock pairing, the right one included", async ({ browser }) => {
-  const daemon = await Daemon.start();
-  const context = await browser.newContext();
-  const broken = watch(context, daemon);
-  const page = await context.newPage();
+test("five wrong codes lock pairing, the right one included", async ({ alone }) => {
+  const { daemon, page } = await alone();
   const { code } = await daemon.pair();
   await page.goto(daemon.url);
   for (let i = 0; i < 5; i += 1) {
@@ -87,23 +83,21 @@ test("five wrong codes lock pairing, the right one included", async ({ browser }
   await page.getByLabel("Code").fill(code);
   await expect(page.getByRole("alert")).toContainText(/lock|wait|minute/i);
   await expect(page.getByRole("heading", { name: "Pair this browser" })).toBeVisible();
-  expect(broken).toEqual([]);
-  await context.close();
-  await daemon.stop();
 });
 
-test("a revoked device is out at once and keeps nothing", async ({ browser, daemon }) => {
-  const context = await browser.newContext();
-  const page = await context.newPage();
+test("a revoked device is out at once and keeps nothing", async ({ page, daemon }) => {
   const before = await daemon.json<Device[]>("devices");
   await pair(page, daemon);
   const after = await daemon.json<Device[]>("devices");
   const mine = after.find(({ id }) => !before.some((other) => other.id === id));
+  await newSession(page, { message: "to be forgotten" });
+  await expect.poll(() => kept(page)).toContainEqual(expect.stringMatching(/^sealed\/rows\//));
+  expect(await kept(page)).toContain("identity/this");
   await daemon.run("devices", "revoke", mine?.id ?? "");
   await expect(page.getByText(/This device was removed/)).toBeVisible();
+  await expect.poll(() => kept(page)).toEqual([]);
   await page.reload();
   await expect(page.getByLabel("Code")).toBeVisible();
-  await context.close();
 });
 
 test("unpairing ends the device at the daemon and removes what is kept here", async ({
@@ -114,18 +108,16 @@ test("unpairing ends the device at the daemon and removes what is kept here", as
   await unpair(paired);
   await expect(paired.getByLabel("Code")).toBeVisible();
   await expect(paired.getByRole("status")).toHaveCount(0);
+  await expect.poll(() => kept(paired)).toEqual([]);
   expect(await daemon.json<Device[]>("devices")).toHaveLength(before.length - 1);
   await paired.reload();
   await expect(paired.getByLabel("Code")).toBeVisible();
 });
 
 test("unpairing while the daemon is away says that it still lists the device", async ({
-  browser,
+  pairedAlone,
 }) => {
-  const daemon = await Daemon.start();
-  const context = await browser.newContext();
-  const page = await context.newPage();
-  await pair(page, daemon);
+  const { daemon, page } = await pairedAlone();
   const [mine] = await daemon.json<Device[]>("devices");
   await page.goto(`${daemon.url}/#/settings`);
   await expect(page.getByRole("button", { name: "Unpair…" })).toBeVisible();
@@ -137,9 +129,30 @@ test("unpairing while the daemon is away says that it still lists the device", a
   await daemon.up();
   await daemon.run("devices", "revoke", mine?.id ?? "");
   expect(await daemon.json<Device[]>("devices")).toEqual([]);
-  await context.close();
-  await daemon.stop();
 });
+
+/** What the page keeps in this browser: who it is, and what was read. */
+function kept(page: Page): Promise<string[]> {
+  return page.evaluate(async () => {
+    const found: string[] = [];
+    for (const { name = "" } of await indexedDB.databases()) {
+      const database = await new Promise<IDBDatabase>((resolve) => {
+        const request = indexedDB.open(name);
+        request.addEventListener("success", () => resolve(request.result));
+      });
+      // The key of an empty vault opens nothing.
+      for (const store of [...database.objectStoreNames].filter((store) => store !== "keys")) {
+        const keys = await new Promise<IDBValidKey[]>((resolve) => {
+          const request = database.transaction(store).objectStore(store).getAllKeys();
+          request.addEventListener("success", () => resolve(request.result));
+        });
+        found.push(...keys.map((key) => `${store}/${String(key)}`));
+      }
+      database.close();
+    }
+    return found;
+  });
+}
 
 async function unpair(page: Page): Promise<void> {
   await page.goto(`${page.url().split("#")[0]}#/settings`);

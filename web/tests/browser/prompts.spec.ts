@@ -1,5 +1,4 @@
-import { Daemon } from "./daemon";
-import { answers, expect, idle, newSession, outside, pair, PHONE, test, watch } from "./fixtures";
+import { answers, expect, idle, newSession, outside, PHONE, test } from "./fixtures";
 
 test("a question is a card on every page, and its answer reaches the agent", async ({ paired }) => {
   await newSession(paired, { message: "ask" });
@@ -25,12 +24,8 @@ test("an answer in one's own words", async ({ paired }) => {
 
 test("a question is on every device, and gone from all when one has answered", async ({
   paired,
-  daemon,
-  browser,
+  other,
 }) => {
-  const context = await browser.newContext();
-  const other = await context.newPage();
-  await pair(other, daemon);
   await newSession(paired, { message: "ask" });
   for (const page of [paired, other]) {
     const waiting = page.getByRole("region", { name: "Waiting for you" });
@@ -43,7 +38,6 @@ test("a question is on every device, and gone from all when one has answered", a
     await expect(page.getByRole("region", { name: "Waiting for you" })).toHaveCount(0);
   }
   await expect(answers(paired)).toHaveText("You chose [['main']]");
-  await context.close();
 });
 
 test("allow once asks again the next time", async ({ paired }) => {
@@ -85,12 +79,8 @@ test("a rule is read and edited before it is written", async ({ paired, daemon }
 
 test("an approval is there after a reload, and goes from every device with its turn", async ({
   paired,
-  daemon,
-  browser,
+  other,
 }) => {
-  const context = await browser.newContext();
-  const other = await context.newPage();
-  await pair(other, daemon);
   await newSession(paired, { message: "approve format the disk" });
   const waiting = [paired, other].map((page) =>
     page.getByRole("region", { name: "Waiting for you" }),
@@ -104,17 +94,13 @@ test("an approval is there after a reload, and goes from every device with its t
   await other.reload();
   await expect(other.getByRole("main")).toBeVisible();
   await expect(waiting[1]!).toHaveCount(0);
-  await context.close();
 });
 
 test("two browsers on one session see the same, and one answer is enough", async ({
   paired,
   daemon,
-  browser,
+  other,
 }) => {
-  const context = await browser.newContext();
-  const other = await context.newPage();
-  await pair(other, daemon);
   const session = await newSession(paired, { message: "approve deploy" });
   const card = other.getByRole("region", { name: "Waiting for you" });
   await expect(card.getByText("deploy").first()).toBeVisible();
@@ -126,15 +112,12 @@ test("two browsers on one session see the same, and one answer is enough", async
   await paired.getByRole("textbox", { name: "Message" }).fill("from the first");
   await paired.keyboard.press("Enter");
   await expect(answers(other).last()).toHaveText("You said: from the first");
-  await context.close();
 });
 
-test("the card is about the session in view, and what one turns to stays", async ({ browser }) => {
-  const daemon = await Daemon.start();
-  const context = await browser.newContext();
-  const broken = watch(context, daemon);
-  const page = await context.newPage();
-  await pair(page, daemon);
+test("the card is about the session in view, and what one turns to stays", async ({
+  pairedAlone,
+}) => {
+  const { daemon, page } = await pairedAlone();
   const waiting = page.getByRole("region", { name: "Waiting for you" });
   const asking = await newSession(page, { message: "ask" });
   await expect(waiting.getByText("Which branch?")).toBeVisible();
@@ -148,20 +131,12 @@ test("the card is about the session in view, and what one turns to stays", async
   await expect(waiting.getByText("make install").last()).toBeVisible();
   await page.goto(`${daemon.url}/#/usage`);
   await expect(waiting.getByText("make install").last()).toBeVisible();
-  expect(broken).toEqual([]);
-  await context.close();
-  // Turns that wait for a person would be waited for.
-  await daemon.kill();
-  await daemon.stop();
 });
 
 test("a card that comes in another's place takes no click that was meant for that one", async ({
-  browser,
+  pairedAlone,
 }) => {
-  const daemon = await Daemon.start();
-  const context = await browser.newContext();
-  const page = await context.newPage();
-  await pair(page, daemon);
+  const { page } = await pairedAlone();
   const waiting = page.getByRole("region", { name: "Waiting for you" });
   const content = waiting.locator(".content");
   await newSession(page, { message: "approve the first" });
@@ -175,19 +150,12 @@ test("a card that comes in another's place takes no click that was meant for tha
   await expect(content).toHaveJSProperty("inert", true);
   await page.clock.runFor(1000);
   await expect(content).toHaveJSProperty("inert", false);
-  await context.close();
-  // Turns that wait for a person would be waited for.
-  await daemon.kill();
-  await daemon.stop();
 });
 
 test("on a phone nothing lies outside of its card, however long a title is", async ({
-  browser,
+  pairedAlone,
 }) => {
-  const daemon = await Daemon.start();
-  const context = await browser.newContext(PHONE);
-  const page = await context.newPage();
-  await pair(page, daemon);
+  const { daemon, page } = await pairedAlone({ browser: PHONE });
   const path = "/home/user/projects/quintet/crates/runtime/src/channel/conversation.rs";
   const session = await newSession(page, { message: `approve cat ${path}` });
   await daemon.run("cron", "add", "0 9 * * *", "morning", String(session));
@@ -210,19 +178,14 @@ test("on a phone nothing lies outside of its card, however long a title is", asy
     await expect(waiting.getByRole("link", { name: /approve cat/ })).toBeVisible();
     expect(await outside(page), route).toEqual([]);
   }
-  await context.close();
-  // Turns that wait for a person would be waited for.
-  await daemon.kill();
-  await daemon.stop();
 });
 
 test("a notification comes from the service worker, and a click on it leads to what waits", async ({
-  browser,
+  pairedAlone,
 }) => {
-  const daemon = await Daemon.start();
-  const context = await browser.newContext({ permissions: ["notifications"] });
-  const page = await context.newPage();
-  await pair(page, daemon);
+  const { daemon, context, page } = await pairedAlone({
+    browser: { permissions: ["notifications"] },
+  });
   await page.waitForFunction(() => navigator.serviceWorker.controller !== null);
   await page.goto(`${daemon.url}/#/settings`);
   await page.getByRole("switch", { name: /Notify me/ }).check();
@@ -252,8 +215,4 @@ test("a notification comes from the service worker, and a click on it leads to w
   });
   await page.waitForURL(new RegExp(`#/s/${asking}$`));
   await expect.poll(told).toEqual([]);
-  await context.close();
-  // Turns that wait for a person would be waited for.
-  await daemon.kill();
-  await daemon.stop();
 });

@@ -1,8 +1,7 @@
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Page } from "@playwright/test";
-import { Daemon } from "./daemon";
-import { connection, expect, idle, newSession, outside, say, test, watch } from "./fixtures";
+import { connection, expect, idle, newSession, outside, say, test } from "./fixtures";
 
 /** Every page is opened at both sizes in light and dark; SCREENSHOTS=1 keeps what it looks like. */
 const KEEP = process.env["SCREENSHOTS"] === "1";
@@ -26,18 +25,12 @@ async function shot(page: Page, name: string): Promise<void> {
 
 for (const { name, viewport, phone } of SIZES) {
   for (const colorScheme of ["light", "dark"] as const) {
-    test(`${name}, ${colorScheme}`, async ({ browser }) => {
+    test(`${name}, ${colorScheme}`, async ({ alone }) => {
       test.setTimeout(90_000);
       if (KEEP) mkdirSync(FOLDER, { recursive: true });
-      const daemon = await Daemon.start();
-      const context = await browser.newContext({
-        viewport,
-        colorScheme,
-        hasTouch: phone,
-        isMobile: phone,
+      const { daemon, page } = await alone({
+        browser: { viewport, colorScheme, hasTouch: phone, isMobile: phone },
       });
-      const broken = watch(context, daemon);
-      const page = await context.newPage();
       const kept = `${name}-${colorScheme}`;
       const go = (route: string) => page.goto(`${daemon.url}/#/${route}`);
 
@@ -136,10 +129,6 @@ for (const { name, viewport, phone } of SIZES) {
       await daemon.kill();
       await expect(page.getByText("Try now")).toBeVisible();
       await shot(page, `${kept}-reconnecting`);
-
-      expect(broken).toEqual([]);
-      await context.close();
-      await daemon.stop();
     });
   }
 }

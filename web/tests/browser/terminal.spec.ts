@@ -1,6 +1,5 @@
 import type { Locator } from "@playwright/test";
-import { Daemon } from "./daemon";
-import { expect, live, pair, test } from "./fixtures";
+import { expect, live, PHONE, test } from "./fixtures";
 
 /** What is drawn, without its copy for screen readers. */
 const rows = (screen: Locator) => screen.locator(".xterm-rows");
@@ -39,10 +38,33 @@ test("a terminal on a worker, left and taken up again", async ({ paired, daemon 
   await expect(paired.getByRole("button", { name: "New shell" })).toBeVisible();
 });
 
+test("a phone has the keys that its keyboard lacks, and keeps the keyboard", async ({
+  pairedAlone,
+}) => {
+  const { daemon, page } = await pairedAlone({ browser: PHONE });
+  await page.goto(`${daemon.url}/#/terminal/local`);
+  await page.getByRole("button", { name: "New shell" }).tap();
+  await page.waitForURL(/#\/terminal\/local\/.+/);
+  const screen = page.getByTestId("screen");
+  await screen.tap();
+  await page.keyboard.type("cat\n");
+  await page.keyboard.type("to-be-cut");
+  await expect(screen).toContainText("to-be-cut");
+  const keys = page.getByRole("group", { name: "Terminal keys" });
+  await keys.getByRole("button", { name: "Control C" }).tap();
+  await expect(screen).toContainText("^C");
+  // Without another tap on the terminal.
+  await page.keyboard.type("echo $((90+9))-after\n");
+  await expect(screen).toContainText("99-after");
+  await keys.getByRole("button", { name: "Up" }).tap();
+  await page.keyboard.type("-again\n");
+  await expect(screen).toContainText("99-after-again");
+});
+
 test("a second device takes a terminal over, and the first can take it back", async ({
   paired,
   daemon,
-  browser,
+  other,
 }) => {
   await paired.goto(`${daemon.url}/#/terminal/local`);
   await paired.getByRole("button", { name: "New shell" }).click();
@@ -52,9 +74,6 @@ test("a second device takes a terminal over, and the first can take it back", as
   await paired.keyboard.type("echo $((50+5))-first\n");
   await expect(screen).toContainText("55-first");
 
-  const context = await browser.newContext();
-  const other = await context.newPage();
-  await pair(other, daemon);
   await other.goto(paired.url());
   const theirs = other.getByTestId("screen");
   await expect(theirs).toContainText("55-first");
@@ -69,15 +88,11 @@ test("a second device takes a terminal over, and the first can take it back", as
   // What was on the screen is not written a second time.
   await expect(rows(screen)).toHaveText(once("55-first"));
   await paired.getByRole("button", { name: "End" }).click();
-  await context.close();
 });
 
-test("a terminal goes on where it was when the connection is back", async ({ browser }) => {
-  const daemon = await Daemon.start();
+test("a terminal goes on where it was when the connection is back", async ({ pairedAlone }) => {
+  const { daemon, page } = await pairedAlone();
   await daemon.worker("box");
-  const context = await browser.newContext();
-  const page = await context.newPage();
-  await pair(page, daemon);
   await page.goto(`${daemon.url}/#/terminal/box`);
   await page.getByRole("button", { name: "New shell" }).click();
   await page.waitForURL(/#\/terminal\/box\/.+/);
@@ -94,6 +109,4 @@ test("a terminal goes on where it was when the connection is back", async ({ bro
   await page.keyboard.type("echo $KEPT-$((80+8))-after\n");
   await expect(screen).toContainText("still-88-after");
   await expect(rows(screen)).toHaveText(once("77-before"));
-  await context.close();
-  await daemon.stop();
 });

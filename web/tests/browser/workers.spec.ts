@@ -1,17 +1,12 @@
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { Daemon } from "./daemon";
-import { expect, idle, newSession, pair, test, watch } from "./fixtures";
+import { expect, idle, newSession, test } from "./fixtures";
 
 test("workers with state, load and labels; a session on one of them; its terminal among the files", async ({
-  browser,
+  pairedAlone,
 }) => {
-  const daemon = await Daemon.start();
+  const { daemon, page } = await pairedAlone();
   await daemon.worker("box", "--label", "gpu=yes", "--label", "zone=attic");
-  const context = await browser.newContext();
-  const broken = watch(context, daemon);
-  const page = await context.newPage();
-  await pair(page, daemon);
   await page.goto(`${daemon.url}/#/workers`);
   await expect(page.getByRole("listitem", { name: "local" }).getByText("online")).toBeVisible();
   const box = page.getByRole("listitem", { name: "box" });
@@ -59,22 +54,14 @@ test("workers with state, load and labels; a session on one of them; its termina
   await page.goto(`${daemon.url}/#/workers`);
   const local = page.getByRole("listitem", { name: "local" });
   await expect(local.getByText("1 command running")).toBeVisible();
-  expect(broken).toEqual([]);
-  await context.close();
-  await daemon.stop();
 });
 
-test("a worker that goes is shown as gone", async ({ browser }) => {
-  const daemon = await Daemon.start();
+test("a worker that goes is shown as gone", async ({ pairedAlone }) => {
+  const { daemon, page } = await pairedAlone();
   await daemon.worker("box");
-  const context = await browser.newContext();
-  const page = await context.newPage();
-  await pair(page, daemon);
   await page.goto(`${daemon.url}/#/workers`);
   const box = page.getByRole("listitem", { name: "box" });
   await expect(box.getByText("online")).toBeVisible();
   await daemon.endOthers();
   await expect(box.getByText("offline")).toBeVisible();
-  await context.close();
-  await daemon.stop();
 });
