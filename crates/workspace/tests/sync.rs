@@ -377,6 +377,39 @@ async fn a_renamed_file_that_is_refused_keeps_its_bytes() {
     assert!(kept.contains(&bytes), "the moved bytes are kept");
 }
 
+/// The replica only sees that its connection ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_takes_nothing_from_a_replica_is_told_by_the_master() {
+    let host = Host::new().await;
+    let one = host.mirror("one").await;
+    one.replica.barrier(LONG).await.unwrap();
+    // No folder can be made where a file is.
+    let store = host.home.path().join("cas");
+    let in_the_way = (0..=u8::MAX).map(|first| store.join(format!("{first:02x}")));
+    for file in in_the_way.clone() {
+        fs::write(file, "").unwrap();
+    }
+    fs::write(one.dir.join("large"), noise("large", 200_000)).unwrap();
+    let told = async {
+        loop {
+            if let Some(failure) = host.workspace.status().await.unwrap().failure {
+                return failure;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let failure = tokio::time::timeout(LONG, told).await.unwrap();
+    assert_eq!(
+        failure,
+        format!("{}: Not a directory (os error 20)", store.display())
+    );
+    for file in in_the_way {
+        fs::remove_file(file).unwrap();
+    }
+    one.agree().await;
+    assert_eq!(host.workspace.status().await.unwrap().failure, None);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_could_not_be_recorded_at_first_is_still_the_replicas() {
     let host = Host::new().await;

@@ -180,12 +180,10 @@ impl Cas {
                 .join("tmp")
                 .join(format!("{}-{:p}-{number}", std::process::id(), self));
         let written = File::create(&beside).and_then(|mut file| write_parts(&mut file, parts));
+        // Named by the store: a cause that stays must read the same at each attempt, to be told once.
         if let Err(source) = written {
             drop(fs::remove_file(&beside));
-            return Err(CasError::Io {
-                path: beside,
-                source,
-            });
+            return Err(at(&self.dir)(source));
         }
         let renamed = fs::rename(&beside, &path).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -198,7 +196,7 @@ impl Cas {
         });
         if let Err(source) = renamed {
             drop(fs::remove_file(&beside));
-            return Err(CasError::Io { path, source });
+            return Err(at(&self.dir)(source));
         }
         self.unsynced
             .lock()

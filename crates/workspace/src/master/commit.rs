@@ -69,6 +69,7 @@ impl Engine {
         if let Some(error) = failure {
             return Err(error);
         }
+        self.failure = None;
         let mut outcome = WriteBackOutcome::default();
         for (local_seq, answered) in answers {
             match answered.answer {

@@ -42,6 +42,8 @@ pub(super) enum Command {
         reply: Reply<u64>,
     },
     Report(oneshot::Sender<EngineReport>),
+    /// What ended a connection, and was no fault of the replica.
+    Failed(String),
     Stop,
 }
 
@@ -130,11 +132,16 @@ impl Engine {
     }
 
     fn failed(&mut self, error: &str) {
+        self.tell_failure(error);
+        self.retry_at = Some(Instant::now() + RETRY_AFTER);
+    }
+
+    /// Says it once, and keeps it for whoever asks how the workspace is.
+    fn tell_failure(&mut self, error: &str) {
         if self.failure.as_deref() != Some(error) {
             tracing::error!(root = %self.tree.root().path().display(), "{error}");
             self.failure = Some(error.to_owned());
         }
-        self.retry_at = Some(Instant::now() + RETRY_AFTER);
     }
 
     fn handle(&mut self, command: Command) {
@@ -152,6 +159,7 @@ impl Engine {
                 unsettled: self.tree.unsettled_len(),
                 failure: self.failure.clone(),
             })),
+            Command::Failed(error) => self.tell_failure(&error),
             Command::Stop => {}
         }
     }

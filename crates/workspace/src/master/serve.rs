@@ -101,6 +101,11 @@ impl Workspace {
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .remove(&id);
+        // The replica only sees that the connection ends, and dials again.
+        if let Err(ServeError::Workspace(error)) = &result {
+            let failure = Command::Failed(error.to_string());
+            self.inner.mailbox.send(failure);
+        }
         result
     }
 }
