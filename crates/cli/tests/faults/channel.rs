@@ -56,9 +56,8 @@ async fn channel(plan: Option<Plan>) -> (&'static str, Proxy) {
         .await
         .succeeds();
     let to = daemon.http().trim_start_matches("http://").to_owned();
-    let code = machine.runs(&["pair", "--json"]).await.json();
-    let code = code["code"].as_str().unwrap();
-    let paired = Client::pair(&format!("ws://{to}/ws"), code, "phone").await;
+    let code = machine.pairing_code().await;
+    let paired = Client::pair(&format!("ws://{to}/ws"), &code, "phone").await;
     let (direct, identity) = paired.unwrap();
     direct.close().await;
 

@@ -21,9 +21,14 @@ mod folders;
 #[expect(dead_code, reason = "the stories need more of it")]
 mod harness;
 mod locked;
+mod original;
+mod pairing;
 mod planes;
 mod points;
 mod process;
 mod proxy;
 mod trials;
+#[path = "../stories/channel/v1.rs"]
+#[expect(dead_code, reason = "the stories need more of it")]
+mod v1;
 mod worker;

@@ -5,6 +5,27 @@ use serde_json::Value;
 use crate::harness::{Machine, Running, within};
 use crate::workers::exec;
 
+/// A token for the worker `w`, as a script takes it from the program.
+async fn token(machine: &Machine) -> String {
+    let made = machine.runs(&["token", "create", "--worker", "w"]).await;
+    let made = made.succeeds();
+    assert_eq!(made.lines().count(), 1);
+    made.trim().to_owned()
+}
+
+/// A worker that dials this address with a token.
+fn dialling<'a>(url: &'a str, id: &'a str, token: &'a str) -> [&'a str; 7] {
+    [
+        "worker",
+        "--server-url",
+        url,
+        "--daemon-id",
+        id,
+        "--token",
+        token,
+    ]
+}
+
 #[tokio::test]
 async fn a_token_lets_a_worker_in_and_its_end_throws_it_out() {
     let machine = Machine::fresh();
@@ -18,19 +39,11 @@ async fn a_token_lets_a_worker_in_and_its_end_throws_it_out() {
     };
     let port = daemon.http().rsplit(':').next().unwrap();
     let url = format!("wss://{address}:{port}/ws");
-    let made = machine
-        .runs(&["token", "create", "--worker", "w"])
-        .await
-        .succeeds();
-    let token = made.trim();
-    assert_eq!(made.lines().count(), 1);
+    let token = token(&machine).await;
 
-    let dial = ["worker", "--server-url", &url, "--daemon-id"];
-    let mut other =
-        Running::start_with_talk(&machine, &[&dial[..], &["x", "--token", token]].concat());
+    let mut other = Running::start_with_talk(&machine, &dialling(&url, "x", &token));
     other.prints("not valid for x").await;
-    let mut worker =
-        Running::start_with_talk(&machine, &[&dial[..], &["w", "--token", token]].concat());
+    let mut worker = Running::start_with_talk(&machine, &dialling(&url, "w", &token));
     worker.prints("online as w").await;
     assert_eq!(
         exec(&machine, &["w", "--", "echo in"]).await.succeeds(),
@@ -82,18 +95,14 @@ async fn a_token_may_come_in_the_address_and_a_wrong_one_opens_nothing() {
         return;
     };
     let port = daemon.http().rsplit(':').next().unwrap();
-    let made = machine
-        .runs(&["token", "create", "--worker", "w"])
-        .await
-        .succeeds();
-    let token = made.trim();
+    let token = token(&machine).await;
     let wrong = format!("qw1.{}", "A".repeat(43));
     // The token in the address, the one in the header, and whether that lets `w` in.
     for (query, header, success) in [
         (format!("?token={token}"), None, true),
         (format!("?token={wrong}"), None, false),
         (String::new(), Some(wrong.as_str()), false),
-        (String::new(), Some(token), true),
+        (String::new(), Some(&*token), true),
         (String::new(), None, false),
     ] {
         let url = format!("ws://{address}:{port}/ws{query}");
@@ -146,20 +155,9 @@ async fn a_certificate_that_the_machine_trusts_needs_no_fingerprint() {
     let daemon = machine.up_with(&["--no-worker"]).await;
     let port = daemon.http().rsplit(':').next().unwrap();
     let url = format!("wss://localhost:{port}/ws");
-    let made = machine
-        .runs(&["token", "create", "--worker", "w"])
-        .await
-        .succeeds();
-    assert_eq!(made.matches('.').count(), 1, "no fingerprint is in it");
-    let dial = [
-        "worker",
-        "--server-url",
-        &url,
-        "--daemon-id",
-        "w",
-        "--token",
-    ];
-    let dial = [&dial[..], &[made.trim()]].concat();
+    let token = token(&machine).await;
+    assert_eq!(token.matches('.').count(), 1, "no fingerprint is in it");
+    let dial = dialling(&url, "w", &token);
     let mut stranger = Running::start_with_talk(&machine, &dial);
     stranger.prints("ertificate").await;
     drop(stranger);

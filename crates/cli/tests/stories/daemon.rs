@@ -241,23 +241,26 @@ async fn a_thousand_clients_are_served_where_the_usual_limit_is_1024_descriptors
 #[tokio::test]
 async fn a_client_waits_for_a_descriptor_and_is_never_taken_for_confined() {
     let machine = Machine::fresh();
-    let _daemon = machine.up_limited("-n 160", &["--no-worker"]).await;
+    let daemon = machine.up_limited("-n 160", &["--no-worker"]).await;
     let mut clients = Vec::new();
     for _ in 0..200 {
         clients.push(UnixClient::connect(machine.control_socket()).await.unwrap());
     }
-    let mut waiting = clients.split_off(199);
-    let last = waiting.first_mut().unwrap();
-    assert!(
-        tokio::time::timeout(std::time::Duration::from_millis(500), last.ping())
-            .await
-            .is_err(),
-        "there are fewer descriptors than clients"
-    );
-    drop(clients);
-    within("the others made room", machine.runs(&["ping"]))
-        .await
-        .succeeds();
+    let open = format!("/proc/{}/fd", daemon.pid());
+    within("the daemon has no descriptor left", async {
+        while std::fs::read_dir(&open).unwrap().count() < 160 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // They are served in the order in which they came: this one is not among them yet.
+    let mut last = clients.pop().unwrap();
+    let others_leave = async { drop(clients) };
+    let (answered, ()) = within("the others made room", async {
+        tokio::join!(last.ping(), others_leave)
+    })
+    .await;
+    answered.unwrap();
     let rows = machine.runs(&["events", "--json"]).await.succeeds();
     assert!(!rows.contains("client_cut"), "{rows}");
 }

@@ -122,6 +122,12 @@ impl Machine {
         )
     }
 
+    /// A code that a browser pairs with.
+    pub(crate) async fn pairing_code(&self) -> String {
+        let made = self.runs(&["pair", "--json"]).await.json();
+        made["code"].as_str().unwrap().to_owned()
+    }
+
     /// Starts the daemon on any port and waits until it says that it is ready.
     pub(crate) async fn up(&self) -> Daemon {
         self.up_with(&[]).await
@@ -211,6 +217,14 @@ impl Daemon {
     pub(crate) async fn dies(self) {
         self.process.signal(rustix::process::Signal::KILL);
         self.process.ends().await;
+    }
+
+    /// The same, with a client: nobody cancels what it waits for, nobody comes back for it.
+    pub(crate) async fn dies_with(self, client: Running) {
+        client.signal(rustix::process::Signal::STOP);
+        self.dies().await;
+        client.signal(rustix::process::Signal::KILL);
+        client.ends().await;
     }
 }
 

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{Machine, Running, within};
+use crate::workers::worker;
 
 /// A session in a folder in which one command has made `first`.
 async fn begun(machine: &Machine, more: &[&str]) -> (PathBuf, String) {
@@ -57,6 +58,14 @@ async fn exists(path: &Path) {
     .await;
 }
 
+/// Runs a command in the session, which says `begun`.
+async fn runs(machine: &Machine, session: &str, line: &str) -> Running {
+    let exec = ["exec", "--session", session, "--", line];
+    let mut client = Running::start(machine.quintet(&exec));
+    assert_eq!(client.line().await, "begun");
+    client
+}
+
 const CUT: &str = "echo two > second; echo begun; sleep 3600";
 
 /// An undo takes back what `CUT` wrote, and not the command before it.
@@ -89,9 +98,7 @@ async fn a_command_whose_client_died_is_taken_back() {
     let machine = Machine::fresh();
     let _daemon = machine.up().await;
     let (project, session) = begun(&machine, &[]).await;
-    let exec = ["exec", "--session", &session, "--", CUT];
-    let mut client = Running::start(machine.quintet(&exec));
-    assert_eq!(client.line().await, "begun");
+    let client = runs(&machine, &session, CUT).await;
     client.signal(Signal::KILL);
     client.ends().await;
     let row = row(&machine, CUT).await;
@@ -107,14 +114,8 @@ async fn a_command_that_died_with_the_daemon_is_taken_back() {
         machine.configure(&format!("[sandbox]\nisolate = {isolate}\n"));
         let daemon = machine.up().await;
         let (project, session) = begun(&machine, &[]).await;
-        let exec = ["exec", "--session", &session, "--", CUT];
-        let mut client = Running::start(machine.quintet(&exec));
-        assert_eq!(client.line().await, "begun");
-        // Nobody is there to come back for it.
-        client.signal(Signal::STOP);
-        daemon.dies().await;
-        client.signal(Signal::KILL);
-        client.ends().await;
+        let client = runs(&machine, &session, CUT).await;
+        daemon.dies_with(client).await;
         let _daemon = machine.up().await;
         let row = row(&machine, CUT).await;
         assert_eq!(row["ended"], "lost", "{row}");
@@ -127,19 +128,8 @@ async fn a_command_that_was_cut_before_it_wrote_is_no_undo() {
     let machine = Machine::fresh();
     let daemon = machine.up().await;
     let (project, session) = begun(&machine, &[]).await;
-    let exec = [
-        "exec",
-        "--session",
-        &session,
-        "--",
-        "echo begun; sleep 3600",
-    ];
-    let mut client = Running::start(machine.quintet(&exec));
-    assert_eq!(client.line().await, "begun");
-    client.signal(Signal::STOP);
-    daemon.dies().await;
-    client.signal(Signal::KILL);
-    client.ends().await;
+    let client = runs(&machine, &session, "echo begun; sleep 3600").await;
+    daemon.dies_with(client).await;
     let _daemon = machine.up().await;
     machine.runs(&["undo", &session]).await.succeeds();
     assert!(!project.join("first").exists());
@@ -152,26 +142,14 @@ async fn a_command_that_outlives_the_daemon_keeps_its_text_and_is_taken_back_onc
     let address = daemon.http().strip_prefix("http://").unwrap().to_owned();
     let root = machine.path().join("elsewhere");
     std::fs::create_dir(&root).unwrap();
-    let arguments = [
-        "worker",
-        "--daemon-id",
-        "box",
-        "--root",
-        root.to_str().unwrap(),
-    ];
-    let _worker = Running::start_with_talk(&machine, &arguments);
-    let mut events =
-        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
-    events.prints("worker_online").await;
+    let _worker = worker(&machine, "box", &["--root", root.to_str().unwrap()]).await;
     let (project, session) = begun(&machine, &["--worker", "box"]).await;
     let go = machine.path().join("go");
     let command = format!(
         "echo two > second; echo begun; while [ ! -e {} ]; do sleep 0.05; done; echo 3 > third",
         go.display()
     );
-    let exec = ["exec", "--session", &session, "--", &command];
-    let mut client = Running::start(machine.quintet(&exec));
-    assert_eq!(client.line().await, "begun");
+    let client = runs(&machine, &session, &command).await;
     daemon.dies().await;
     let _daemon = machine
         .up_with(&["--no-worker", "--listen", &address])
@@ -197,9 +175,7 @@ async fn commands_at_the_same_time_have_their_own_files() {
         let _daemon = machine.up().await;
         let (project, session) = begun(&machine, &[]).await;
         let slow = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo s > slow";
-        let exec = ["exec", "--session", &session, "--", slow];
-        let mut slower = Running::start(machine.quintet(&exec));
-        assert_eq!(slower.line().await, "begun");
+        let slower = runs(&machine, &session, slow).await;
         let fast = [
             "exec",
             "--session",

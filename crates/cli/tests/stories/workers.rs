@@ -515,11 +515,7 @@ async fn what_runs_without_a_reader_is_listed_and_gone_on_with() {
     );
     let mut command = Running::start(machine.quintet(&["exec", "w", "--", &line]));
     assert_eq!(command.line().await, "one");
-    // The client dies with the daemon: nobody cancels, nobody reads.
-    command.signal(rustix::process::Signal::STOP);
-    daemon.dies().await;
-    command.signal(rustix::process::Signal::KILL);
-    command.ends().await;
+    daemon.dies_with(command).await;
     let _daemon = machine
         .up_with(&["--no-worker", "--listen", &address])
         .await;

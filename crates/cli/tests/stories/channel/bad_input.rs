@@ -5,7 +5,8 @@ use quintet_channel::proto::v2::Refused;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::browser::{Browser, code, envelope, secret, upgrade_status, ws_url};
+use super::browser::{Browser, secret, upgrade_status, ws_url};
+use super::v1::envelope;
 use crate::harness::{Machine, within};
 
 #[tokio::test]
@@ -137,7 +138,7 @@ async fn a_token_of_another_device_opens_nothing() {
 async fn a_public_key_of_zeros_is_refused_before_the_code_is_used_up() {
     let machine = Machine::with_test_agent();
     let daemon = machine.up().await;
-    let code = code(&machine).await;
+    let code = machine.pairing_code().await;
     for (key, expected) in [
         (json!("A".repeat(43)), "pairing_invalid_client_pub"),
         (json!("short"), "pairing_invalid_client_pub"),
@@ -157,7 +158,7 @@ async fn a_public_key_of_zeros_is_refused_before_the_code_is_used_up() {
 async fn five_wrong_codes_lock_pairing_the_right_one_included() {
     let machine = Machine::fresh();
     let daemon = machine.up().await;
-    let code = code(&machine).await;
+    let code = machine.pairing_code().await;
     let wrong = if code == "000000" { "000001" } else { "000000" };
     let tries = |code: String| {
         let daemon = &daemon;
@@ -209,7 +210,7 @@ async fn five_wrong_codes_lock_pairing_the_right_one_included() {
 async fn a_code_pairs_one_device_and_is_forgotten_with_the_daemon() {
     let machine = Machine::fresh();
     let daemon = machine.up().await;
-    let code = code(&machine).await;
+    let code = machine.pairing_code().await;
     let url = ws_url(&daemon);
     Client::pair(&url, &code, "first").await.unwrap();
     let second = Client::pair(&url, &code, "second").await;
@@ -257,9 +258,10 @@ async fn a_revoked_device_is_told_and_closed_at_once() {
     let mut old = Browser::pairs(&machine, &daemon).await;
     old.says("say hello").await;
     old.hears_answer().await;
-    let (mut ours, identity) = Client::pair(&ws_url(&daemon), &code(&machine).await, "tablet")
-        .await
-        .unwrap();
+    let (mut ours, identity) =
+        Client::pair(&ws_url(&daemon), &machine.pairing_code().await, "tablet")
+            .await
+            .unwrap();
     ours.request("hello", json!({})).await.unwrap();
 
     let id = old.paired.clone().unwrap().client_id;
@@ -306,9 +308,10 @@ async fn an_expired_token_is_refused_on_an_open_connection() {
     machine.configure(&format!("{config}\n[channel]\ntoken_ttl = \"4s\"\n"));
     let daemon = machine.up().await;
     let mut browser = Browser::pairs(&machine, &daemon).await;
-    let (mut ours, identity) = Client::pair(&ws_url(&daemon), &code(&machine).await, "tablet")
-        .await
-        .unwrap();
+    let (mut ours, identity) =
+        Client::pair(&ws_url(&daemon), &machine.pairing_code().await, "tablet")
+            .await
+            .unwrap();
     // A list without them is the fact that their time is over.
     loop {
         let devices = machine.runs(&["devices", "--json"]).await.json();
@@ -341,7 +344,7 @@ async fn a_pairing_that_ends_closes_connections_that_only_listen() {
     let mut browser = Browser::pairs(&machine, &daemon).await;
     browser.says("say hello").await;
     browser.hears_answer().await;
-    let (mut ours, _) = Client::pair(&ws_url(&daemon), &code(&machine).await, "tablet")
+    let (mut ours, _) = Client::pair(&ws_url(&daemon), &machine.pairing_code().await, "tablet")
         .await
         .unwrap();
     ours.ask("events.follow", json!({ "after": 0 }))
@@ -371,7 +374,7 @@ async fn a_flipped_bit_in_every_byte_of_a_record_ends_the_connection() {
     let machine = Machine::fresh();
     let daemon = machine.up().await;
     let url = ws_url(&daemon);
-    let (mut client, identity) = Client::pair(&url, &code(&machine).await, "phone")
+    let (mut client, identity) = Client::pair(&url, &machine.pairing_code().await, "phone")
         .await
         .unwrap();
     let plaintext = b"\0{\"id\":1,\"op\":\"hello\"}".to_vec();
@@ -394,7 +397,7 @@ async fn replayed_and_reordered_records_end_the_connection() {
     let machine = Machine::fresh();
     let daemon = machine.up().await;
     let url = ws_url(&daemon);
-    let (_, identity) = Client::pair(&url, &code(&machine).await, "phone")
+    let (_, identity) = Client::pair(&url, &machine.pairing_code().await, "phone")
         .await
         .unwrap();
     let ask = |id: u8| format!("\0{{\"id\":{id},\"op\":\"hello\"}}").into_bytes();
@@ -427,7 +430,7 @@ async fn a_key_that_was_never_paired_is_told_nothing_else() {
     let machine = Machine::fresh();
     let daemon = machine.up().await;
     let url = ws_url(&daemon);
-    let (_, identity) = Client::pair(&url, &code(&machine).await, "phone")
+    let (_, identity) = Client::pair(&url, &machine.pairing_code().await, "phone")
         .await
         .unwrap();
     let mut stranger = identity.clone();
@@ -455,7 +458,7 @@ async fn five_hundred_browsers_are_served_at_once() {
     let machine = Machine::with_test_agent();
     let daemon = machine.up().await;
     let url = ws_url(&daemon);
-    let (mut first, identity) = Client::pair(&url, &code(&machine).await, "phone")
+    let (mut first, identity) = Client::pair(&url, &machine.pairing_code().await, "phone")
         .await
         .unwrap();
     let mut clients = Vec::new();

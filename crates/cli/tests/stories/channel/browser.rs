@@ -1,9 +1,7 @@
 //! What the real UI of the original protocol does, without a browser.
 
 use futures_util::{SinkExt, StreamExt};
-use quintet_channel::proto::base64url;
-use quintet_channel::proto::keys::{KeyPair, PublicKey, Secret32};
-use quintet_channel::proto::v1::{E2eKey, Sealed};
+use quintet_channel::proto::keys::{KeyPair, Secret32};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -11,15 +9,8 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
+use super::v1::{Paired, envelope, pairing_request};
 use crate::harness::{Daemon, Machine, within};
-
-/// What a v1 client holds after it has paired.
-#[derive(Clone)]
-pub(super) struct Paired {
-    pub(super) token: String,
-    pub(super) client_id: String,
-    pub(super) key: Option<E2eKey>,
-}
 
 /// One connection of a v1 client.
 pub(super) struct Browser {
@@ -30,18 +21,6 @@ pub(super) struct Browser {
 
 pub(super) fn ws_url(daemon: &Daemon) -> String {
     format!("{}/ws", daemon.http().replacen("http", "ws", 1))
-}
-
-/// A code, as `quintet pair --json` prints it.
-pub(super) async fn code(machine: &Machine) -> String {
-    let made = machine.runs(&["pair", "--json"]).await.json();
-    made["code"].as_str().unwrap().to_owned()
-}
-
-pub(super) fn envelope(kind: &str, payload: Value) -> Value {
-    let mut envelope = json!({ "v": 1, "type": kind, "session_id": "default" });
-    envelope["payload"] = payload;
-    envelope
 }
 
 impl Browser {
@@ -71,26 +50,13 @@ impl Browser {
     pub(super) async fn pairs(machine: &Machine, daemon: &Daemon) -> Self {
         let mut browser = Self::opens(daemon).await;
         let keys = KeyPair::new(&Secret32::new(secret()));
-        let request = envelope(
-            "pairing_request",
-            json!({
-                "pairing_code": code(machine).await,
-                "client_pub": base64url::encode(&keys.public().0),
-            }),
-        );
-        browser.sends(&request).await;
+        browser
+            .sends(&pairing_request(&machine.pairing_code().await, &keys))
+            .await;
         let result = browser.hears("pairing_result").await;
-        let payload = &result["payload"];
-        assert_eq!(payload["ok"], true);
-        assert_eq!(payload["token_type"], "Bearer");
-        assert_eq!(payload["e2e"]["alg"], "x25519-chacha20poly1305-v1");
-        let theirs = payload["e2e"]["agent_pub"].as_str().unwrap();
-        let theirs = PublicKey(base64url::decode_array(theirs).unwrap());
-        browser.paired = Some(Paired {
-            token: payload["access_token"].as_str().unwrap().to_owned(),
-            client_id: payload["client_id"].as_str().unwrap().to_owned(),
-            key: Some(E2eKey::derive(&keys, &theirs).unwrap()),
-        });
+        let paired = Paired::by(&result, &keys);
+        assert!(paired.is_some(), "{result}");
+        browser.paired = paired;
         browser
     }
 
@@ -115,26 +81,7 @@ impl Browser {
         let mut nonce = [0; 12];
         nonce[..8].copy_from_slice(&self.nonces.to_le_bytes());
         nonce[8..].copy_from_slice(&secret()[..4]);
-        let plaintext = json!({ "content": text, "sender_id": "ui-1" }).to_string();
-        let sealed = paired
-            .key
-            .as_ref()
-            .unwrap()
-            .seal(nonce, plaintext.as_bytes());
-        let mut message = envelope(
-            "user_message",
-            json!({
-                "access_token": paired.token,
-                "e2e": {
-                    "nonce": base64url::encode(&sealed.nonce),
-                    "ciphertext": base64url::encode(&sealed.ciphertext),
-                },
-            }),
-        );
-        if let Some(agent) = agent {
-            message["agent_id"] = agent.into();
-        }
-        message
+        paired.sealed(nonce, text, agent)
     }
 
     pub(super) async fn says(&mut self, text: &str) {
@@ -203,15 +150,7 @@ impl Browser {
 
     /// The chat text of an event, decrypted.
     pub(super) fn text(&self, event: &Value) -> String {
-        let e2e = &event["payload"]["e2e"];
-        let bytes = |name: &str| base64url::decode(e2e[name].as_str().unwrap()).unwrap();
-        let sealed = Sealed {
-            nonce: bytes("nonce").try_into().unwrap(),
-            ciphertext: bytes("ciphertext"),
-        };
-        let key = self.paired.as_ref().unwrap().key.as_ref().unwrap();
-        let inner: Value = serde_json::from_slice(&key.open(&sealed).unwrap()).unwrap();
-        inner["content"].as_str().unwrap().to_owned()
+        self.paired.as_ref().unwrap().text(event).unwrap()
     }
 
     /// Streams to the end of a turn: the joined chunks and the final text.

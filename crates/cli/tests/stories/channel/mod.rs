@@ -5,3 +5,4 @@ mod browser;
 mod original;
 mod ours;
 mod shells;
+mod v1;

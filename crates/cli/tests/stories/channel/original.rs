@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::browser::{Browser, code, envelope, upgrade_status, ws_url};
+use super::browser::{Browser, upgrade_status, ws_url};
+use super::v1::envelope;
 use crate::harness::{Machine, within};
 
 #[tokio::test]
@@ -267,7 +268,7 @@ async fn plain_text_is_taken_where_the_configuration_says_so() {
     machine.configure(&format!("{config}\n[channel]\ne2e_required = false\n"));
     let daemon = machine.up().await;
     let mut browser = Browser::opens(&daemon).await;
-    let request = json!({ "pairing_code": code(&machine).await });
+    let request = json!({ "pairing_code": machine.pairing_code().await });
     browser.sends(&envelope("pairing_request", request)).await;
     let result = browser.hears("pairing_result").await;
     assert_eq!(result["payload"]["e2e_required"], false);

@@ -8,11 +8,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::browser::{code, ws_url};
+use super::browser::ws_url;
 use crate::harness::{Daemon, Machine, within};
 
 pub(super) async fn paired(machine: &Machine, daemon: &Daemon, name: &str) -> (Client, Identity) {
-    let code = code(machine).await;
+    let code = machine.pairing_code().await;
     let url = ws_url(daemon);
     within("it pairs", Client::pair(&url, &code, name))
         .await
@@ -563,7 +563,7 @@ async fn a_recording_of_the_whole_session_holds_no_word_of_it() {
     let machine = Machine::with_test_agent();
     let daemon = machine.up().await;
     let (url, kept, _relay) = recording(&daemon).await;
-    let code = code(&machine).await;
+    let code = machine.pairing_code().await;
     let (mut phone, _) = Client::pair(&url, &code, "livingroom").await.unwrap();
     let session = new_session(&mut phone).await;
     says(&mut phone, session, "say pineapple submarine").await;
