@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::waiting::Waiting;
 use crate::journal::{Entry, Kind};
 use crate::policy::{self, Rule};
 use crate::refusal::Refusal;
@@ -437,63 +438,28 @@ pub fn answer(
     Ok((approval, seq))
 }
 
+const WAITING: Waiting = Waiting {
+    table: "approvals",
+    key: "approval",
+    withdrawn: Kind::ApprovalWithdrawn,
+};
+
 /// Withdraws one that nobody waits for any more; one that is answered stays so.
 pub fn withdraw_one(tx: &mut WriteTx<'_>, id: u64) -> Result<(), StoreError> {
-    let found: Option<(i64, i64, bool)> = tx
-        .sql()
-        .prepare_cached(
-            "SELECT session, turn, left_over FROM approvals WHERE id = ? AND state = 'pending'",
-        )?
-        .query_row([id.cast_signed()], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        })
-        .optional()?;
-    if let Some((session, turn, left_over)) = found {
-        tx.sql()
-            .prepare_cached("UPDATE approvals SET state = 'withdrawn' WHERE id = ?")?
-            .execute([id.cast_signed()])?;
-        let entry = Entry::new(Kind::ApprovalWithdrawn, &json!({ "approval": id }));
-        tx.append(match left_over {
-            true => entry.in_session(session.cast_unsigned()),
-            false => entry.in_turn(session.cast_unsigned(), turn.cast_unsigned()),
-        })?;
-    }
-    Ok(())
+    WAITING.withdraw_one(tx, id)
 }
 
 /// Withdraws what a turn still waits for, because it is over.
 pub fn withdraw(tx: &mut WriteTx<'_>, turn: u64) -> Result<(), StoreError> {
-    let pending: Vec<i64> = tx
-        .sql()
-        .prepare_cached("SELECT id FROM approvals WHERE turn = ? AND state = 'pending'")?
-        .query_map([turn.cast_signed()], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    for id in pending {
-        withdraw_one(tx, id.cast_unsigned())?;
-    }
-    Ok(())
+    WAITING.withdraw_all(tx, turn)
 }
 
 /// Leaves what a turn waits for to the session: the daemon stops under it.
 pub fn leave(tx: &mut WriteTx<'_>, turn: u64) -> Result<(), StoreError> {
-    tx.sql()
-        .prepare_cached("UPDATE approvals SET left_over = 1 WHERE turn = ? AND state = 'pending'")?
-        .execute([turn.cast_signed()])?;
-    Ok(())
+    WAITING.leave(tx, turn)
 }
 
 /// Withdraws what was left over in a session, and forgets answers that nobody came for.
 pub fn withdraw_left_over(tx: &mut WriteTx<'_>, session: u64) -> Result<(), StoreError> {
-    let left: Vec<i64> = tx
-        .sql()
-        .prepare_cached("SELECT id FROM approvals WHERE session = ? AND left_over = 1")?
-        .query_map([session.cast_signed()], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    for id in left {
-        withdraw_one(tx, id.cast_unsigned())?;
-        tx.sql()
-            .prepare_cached("UPDATE approvals SET left_over = 0 WHERE id = ?")?
-            .execute([id])?;
-    }
-    Ok(())
+    WAITING.withdraw_left_over(tx, session)
 }

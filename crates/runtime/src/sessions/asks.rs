@@ -6,6 +6,7 @@ use quintet_agent::proto::message::{AskOutcome, Question};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 use serde_json::json;
 
+use super::waiting::Waiting;
 use crate::journal::{Entry, Kind};
 use crate::refusal::Refusal;
 use crate::store::{StoreError, WriteTx};
@@ -162,65 +163,30 @@ pub fn answer(
     Ok((ask, outcome))
 }
 
+const WAITING: Waiting = Waiting {
+    table: "asks",
+    key: "ask",
+    withdrawn: Kind::AskWithdrawn,
+};
+
 /// Withdraws one that nobody waits for any more; one that is answered stays so.
 pub fn withdraw_one(tx: &mut WriteTx<'_>, id: u64) -> Result<(), StoreError> {
-    let found: Option<(i64, i64, bool)> = tx
-        .sql()
-        .prepare_cached(
-            "SELECT session, turn, left_over FROM asks WHERE id = ? AND state = 'pending'",
-        )?
-        .query_row([id.cast_signed()], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        })
-        .optional()?;
-    if let Some((session, turn, left_over)) = found {
-        tx.sql()
-            .prepare_cached("UPDATE asks SET state = 'withdrawn' WHERE id = ?")?
-            .execute([id.cast_signed()])?;
-        let entry = Entry::new(Kind::AskWithdrawn, &json!({ "ask": id }));
-        tx.append(match left_over {
-            true => entry.in_session(session.cast_unsigned()),
-            false => entry.in_turn(session.cast_unsigned(), turn.cast_unsigned()),
-        })?;
-    }
-    Ok(())
+    WAITING.withdraw_one(tx, id)
 }
 
 /// Withdraws what a turn still asks, because it is over.
 pub fn withdraw(tx: &mut WriteTx<'_>, turn: u64) -> Result<(), StoreError> {
-    let pending: Vec<i64> = tx
-        .sql()
-        .prepare_cached("SELECT id FROM asks WHERE turn = ? AND state = 'pending'")?
-        .query_map([turn.cast_signed()], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    for id in pending {
-        withdraw_one(tx, id.cast_unsigned())?;
-    }
-    Ok(())
+    WAITING.withdraw_all(tx, turn)
 }
 
 /// Leaves what a turn asks to the session: the daemon stops under it.
 pub fn leave(tx: &mut WriteTx<'_>, turn: u64) -> Result<(), StoreError> {
-    tx.sql()
-        .prepare_cached("UPDATE asks SET left_over = 1 WHERE turn = ? AND state = 'pending'")?
-        .execute([turn.cast_signed()])?;
-    Ok(())
+    WAITING.leave(tx, turn)
 }
 
 /// Withdraws what was left over in a session, and forgets answers that nobody came for.
 pub fn withdraw_left_over(tx: &mut WriteTx<'_>, session: u64) -> Result<(), StoreError> {
-    let left: Vec<i64> = tx
-        .sql()
-        .prepare_cached("SELECT id FROM asks WHERE session = ? AND left_over = 1")?
-        .query_map([session.cast_signed()], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    for id in left {
-        withdraw_one(tx, id.cast_unsigned())?;
-        tx.sql()
-            .prepare_cached("UPDATE asks SET left_over = 0 WHERE id = ?")?
-            .execute([id])?;
-    }
-    Ok(())
+    WAITING.withdraw_left_over(tx, session)
 }
 
 fn nothing_pending(connection: &Connection, session: u64) -> Result<Refusal, StoreError> {

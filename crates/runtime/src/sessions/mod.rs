@@ -9,6 +9,7 @@ pub mod compactions;
 pub mod messages;
 mod transfer;
 pub mod usage;
+mod waiting;
 
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 use serde_json::json;

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use super::lock;
 use crate::lanes::Link;
 use crate::proto::credit::{ReceiveCredit, SendCredit};
 use crate::proto::frame::{
@@ -529,8 +530,4 @@ fn is_shell(message: &HubToWorker) -> bool {
             | HubToWorker::ShellResize { .. }
             | HubToWorker::ShellClose { .. }
     )
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
