@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use jiff::tz::TimeZone;
 use zeroize::Zeroizing;
@@ -207,8 +207,12 @@ fn read_tree(
 }
 
 fn default_layer() -> Node {
-    Node::from_toml(DEFAULT_TOML, &ConfigSource::Default)
-        .unwrap_or_else(|_| Node::table(Origin::new(ConfigSource::Default)))
+    // Read once: every change of the configuration begins with it.
+    static DEFAULTS: LazyLock<Node> = LazyLock::new(|| {
+        Node::from_toml(DEFAULT_TOML, &ConfigSource::Default)
+            .unwrap_or_else(|_| Node::table(Origin::new(ConfigSource::Default)))
+    });
+    DEFAULTS.clone()
 }
 
 fn weakest_layers(inputs: &ConfigInputs, problems: &mut Vec<Problem>) -> Node {
