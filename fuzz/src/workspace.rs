@@ -1,8 +1,7 @@
 //! The workspace plane's messages: what decodes has exactly one encoding, the one it came in.
 
 use quintet_workspace::proto::manifest::Manifest;
-use quintet_workspace::proto::master::check_entries;
-use quintet_workspace::proto::{ContentHash, Operation, WireMessage, WorkspacePath};
+use quintet_workspace::proto::{CheckedEntry, ContentHash, Operation, WireMessage, WorkspacePath};
 
 /// Any payload of a frame; text is also a path, a hash and a manifest.
 pub fn workspace(payload: &[u8]) {
@@ -11,9 +10,7 @@ pub fn workspace(payload: &[u8]) {
         assert_eq!(encoded, payload);
         match &message {
             WireMessage::WriteBack { entries, .. } => {
-                let checked = check_entries(entries);
-                assert_eq!(checked.len(), entries.len(), "each entry is answered");
-                for entry in checked.into_iter().flatten() {
+                for entry in entries.iter().flat_map(CheckedEntry::check) {
                     stays_beneath_the_root(&entry.path);
                     if let Operation::Rename(to) = &entry.operation {
                         stays_beneath_the_root(to);

@@ -222,7 +222,6 @@ type Answers = dyn Fn(&Received) -> Reply + Send + Sync;
 struct Shared {
     answers: Box<Answers>,
     received: Mutex<Vec<Received>>,
-    arrivals: watch::Sender<usize>,
     gone: watch::Sender<usize>,
 }
 
@@ -271,7 +270,6 @@ impl TestServer {
         let shared = Arc::new(Shared {
             answers: Box::new(answers),
             received: Mutex::default(),
-            arrivals: watch::Sender::new(0),
             gone: watch::Sender::new(0),
         });
         let app = Router::new()
@@ -300,16 +298,10 @@ impl TestServer {
         self.shared.received().clone()
     }
 
-    /// Waits until so many requests have come.
-    pub async fn wait_for_requests(&self, count: usize) {
-        let mut arrivals = self.shared.arrivals.subscribe();
-        // The sender lives as long as the server.
-        let _ = arrivals.wait_for(|arrived| *arrived >= count).await;
-    }
-
     /// Waits until so many clients have gone away before the end of their reply.
     pub async fn wait_for_gone(&self, count: usize) {
         let mut gone = self.shared.gone.subscribe();
+        // The sender lives as long as the server.
         let _ = gone.wait_for(|gone| *gone >= count).await;
     }
 }
@@ -326,7 +318,6 @@ async fn receive(State(shared): State<Arc<Shared>>, request: HttpRequest) -> Res
         raw,
     };
     shared.received().push(received.clone());
-    shared.arrivals.send_modify(|count| *count += 1);
     match (shared.answers)(&received) {
         Reply::Status {
             code,

@@ -71,11 +71,6 @@ impl KeyPair {
         self.public
     }
 
-    /// The secret half, for storage.
-    pub fn expose_secret(&self) -> Secret32 {
-        Secret32::new(self.secret.to_bytes())
-    }
-
     /// The shared secret, unless the other key is one that makes it all zeros.
     pub fn agree(&self, other: &PublicKey) -> Result<Secret32, WeakKey> {
         let shared = self.secret.diffie_hellman(&DhPublic::from(other.0));

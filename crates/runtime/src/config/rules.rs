@@ -66,15 +66,6 @@ fn parse(inputs: &ConfigInputs, text: &str) -> Result<(Vec<Rule>, Vec<InlineTabl
 }
 
 impl ConfigStore {
-    /// Reads rules as a person writes them.
-    ///
-    /// # Errors
-    ///
-    /// As [`parse_rules`].
-    pub fn read_rules(&self, text: &str) -> Result<Vec<Rule>, ConfigErrors> {
-        parse_rules(self.inputs(), text)
-    }
-
     /// Writes rules into `config.toml`, before the one named or at the end, and applies them.
     ///
     /// # Errors

@@ -136,11 +136,6 @@ impl Fetches {
         self.ask(hash, Target::Whole);
     }
 
-    /// Whether this content is under way.
-    pub fn is_wanted(&self, hash: &ContentHash) -> bool {
-        self.wants.contains_key(hash)
-    }
-
     /// Number of contents under way.
     pub fn len(&self) -> usize {
         self.wants.len()

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fetch::{self, FetchError, FetchStep, Fetches, Finish, Offer};
-use super::ledger::{Change, CheckedEntry, Ledger};
+use super::ledger::{Change, Ledger};
 use super::manifest::Manifest;
 use super::message::{WireMessage, WriteBackEntry};
 use super::node::ContentHash;
@@ -715,14 +715,6 @@ fn notification(change: Change, inline_content: Option<Vec<u8>>) -> WireMessage 
             inline_content: None,
         },
     }
-}
-
-/// Checks every entry of a batch, in order.
-pub fn check_entries(entries: &[WriteBackEntry]) -> Vec<Result<CheckedEntry, (u64, String)>> {
-    entries
-        .iter()
-        .map(|entry| CheckedEntry::check(entry).map_err(|reason| (entry.local_seq, reason)))
-        .collect()
 }
 
 #[cfg(test)]
