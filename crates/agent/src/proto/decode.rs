@@ -1,8 +1,9 @@
 //! From a frame's payload to a message of the agent.
 //!
 //! Text deltas are most of the traffic, and every turn waits for its end: both have a way of their own,
-//! one pass over the bytes and no allocation. Whatever does not fit that exact shape takes the general
-//! way, which knows every message and names what is wrong.
+//! one pass over the bytes and no allocation, and where nothing is escaped not even a parser. Whatever
+//! does not fit that exact shape takes the general way, which knows every message and names what is
+//! wrong.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::element::{Element, RawElement, TextKind};
+use super::json_text::is_plain;
 use super::message::{AgentToCoordinator, ApprovalRequest, FinishReason, LogEntry};
 use super::usage::TokenUsage;
 
@@ -84,10 +86,36 @@ pub fn decode(payload: &[u8]) -> Result<Decoded<'_>, BadFrame> {
 
 /// Decodes one payload without a copy of the text that it adds.
 pub fn decode_payload(payload: &[u8]) -> Result<Payload<'_>, BadFrame> {
+    if let Some(update) = plain(payload) {
+        return Ok(Payload::Text(update));
+    }
     match short(payload) {
         Some(payload) => Ok(payload),
         None => general(payload).map(Payload::Message),
     }
+}
+
+/// Text as [`AgentToCoordinator::encode`] and most encoders write it, with nothing escaped.
+fn plain(payload: &[u8]) -> Option<TextUpdate<'_>> {
+    let rest = payload.strip_prefix(br#"{"type":"stream_update","message_id":""#)?;
+    let (id, rest) = rest.split_at(rest.iter().position(|byte| *byte == b'"')?);
+    let rest = rest.strip_prefix(br#"","element":{"type":""#)?;
+    let (kind, rest) = match rest.strip_prefix(br#"text_delta","text":""#) {
+        Some(rest) => (TextKind::Delta, rest),
+        None => {
+            let rest = rest.strip_prefix(br#"thinking","text":""#)?;
+            (TextKind::Thinking, rest)
+        }
+    };
+    let text = rest.strip_suffix(br#""}}"#)?;
+    if !(is_plain(id) && is_plain(text)) {
+        return None;
+    }
+    Some(TextUpdate {
+        message_id: Cow::Borrowed(std::str::from_utf8(id).ok()?),
+        kind,
+        text: Cow::Borrowed(std::str::from_utf8(text).ok()?),
+    })
 }
 
 /// What the two messages that every turn has consist of: text and its end.
@@ -515,6 +543,35 @@ mod tests {
         }
     }
 
+    #[test]
+    fn plain_text_is_read_where_it_is_and_any_other_is_not() {
+        let payload = |id: &str, text: &str| {
+            format!(
+                r#"{{"type":"stream_update","message_id":"{id}","element":{{"type":"text_delta","text":"{text}"}}}}"#
+            )
+        };
+        let plain_one = payload("out_1", "a \u{1F600}");
+        let update = plain(plain_one.as_bytes()).unwrap();
+        assert_eq!(
+            (&*update.message_id, &*update.text),
+            ("out_1", "a \u{1F600}")
+        );
+        for (id, text) in [
+            ("o\\u0041", "t"),
+            ("o", r#"\""#),
+            ("o", "\n"),
+            ("o", r#"t","more":""#),
+            ("o", r#"t"},"more":{"x":"y"#),
+        ] {
+            assert_eq!(plain(payload(id, text).as_bytes()), None, "{id} {text}");
+        }
+        let mut not_utf8 = payload("o", "t").into_bytes();
+        let text = not_utf8.len() - br#"t"}}"#.len();
+        not_utf8[text] = 0xff;
+        assert_eq!(plain(&not_utf8), None);
+        assert!(decode(&not_utf8).is_err());
+    }
+
     proptest! {
         #[test]
         fn the_short_way_and_the_general_way_agree(text in ".*", id in ".*", thinks: bool) {
@@ -527,6 +584,7 @@ mod tests {
             let bytes = serde_json::to_vec(&message).unwrap();
             prop_assert_eq!(&general(&bytes).unwrap().message, &message);
             prop_assert_eq!(&decode(&bytes).unwrap().message, &message);
+            prop_assert!(plain(&bytes).is_none_or(|plain| plain == update));
             prop_assert_eq!(short(&bytes), Some(Payload::Text(update)));
         }
 

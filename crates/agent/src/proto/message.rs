@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::element::Element;
+use super::json_text::append_json_text;
 use super::usage::TokenUsage;
 
 macro_rules! text_id {
@@ -264,6 +265,34 @@ pub enum AgentToCoordinator<'a> {
     },
 }
 
+impl AgentToCoordinator<'_> {
+    /// Appends the message as JSON.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let (message_id, kind, text) = match self {
+            Self::StreamUpdate {
+                message_id,
+                element: Element::TextDelta { text },
+            } => (message_id, "text_delta", text),
+            Self::StreamUpdate {
+                message_id,
+                element: Element::Thinking { text },
+            } => (message_id, "thinking", text),
+            other => {
+                // Maps with text keys always encode, and memory takes what is written to it.
+                let _ = serde_json::to_writer(out, other);
+                return;
+            }
+        };
+        out.extend_from_slice(br#"{"type":"stream_update","message_id":"#);
+        append_json_text(message_id, out);
+        out.extend_from_slice(br#","element":{"type":""#);
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(br#"","text":"#);
+        append_json_text(text, out);
+        out.extend_from_slice(b"}}");
+    }
+}
+
 /// One log entry of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LogEntry {
@@ -393,7 +422,24 @@ pub struct ApprovalResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_what_serde_writes(id in ".*", text in "(?s).*", kind in 0..3_u8) {
+            let element = match kind {
+                0 => Element::TextDelta { text },
+                1 => Element::Thinking { text },
+                _ => Element::TextFinal { text },
+            };
+            let message = AgentToCoordinator::StreamUpdate { message_id: id.into(), element };
+            let mut encoded = b"before".to_vec();
+            message.encode(&mut encoded);
+            let expected = [b"before".to_vec(), serde_json::to_vec(&message).unwrap()].concat();
+            prop_assert_eq!(encoded, expected);
+        }
+    }
 
     #[test]
     fn messages_to_the_agent_are_the_seeds_json() {

@@ -52,6 +52,7 @@
 
 pub mod decode;
 pub mod element;
+pub mod json_text;
 pub mod lifecycle;
 pub mod message;
 pub mod patch;

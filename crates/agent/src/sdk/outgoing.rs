@@ -61,8 +61,7 @@ impl Outgoing {
         }
         let frames = &mut waiting.frames;
         frames.extend_from_slice(&[0; HEADER_LEN]);
-        // Maps with text keys always encode, and memory takes what is written to it.
-        let _ = serde_json::to_writer(&mut *frames, message);
+        message.encode(frames);
         match FORMAT.header(frames.len() - start - HEADER_LEN) {
             Ok(header) => frames[start..start + HEADER_LEN].copy_from_slice(&header),
             Err(too_large) => {

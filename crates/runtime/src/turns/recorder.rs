@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use quintet_agent::proto::element::Element;
+use quintet_agent::proto::json_text::append_json_text;
 use serde::Serialize;
 use serde_json::json;
 
@@ -21,12 +22,6 @@ pub(crate) struct Recorder {
     turn: u64,
     pending_calls: BTreeSet<String>,
     streamed: HashSet<String>,
-}
-
-#[derive(Serialize)]
-struct TextData<'a> {
-    message_id: &'a str,
-    text: &'a str,
 }
 
 impl Recorder {
@@ -60,11 +55,8 @@ impl Recorder {
                     continue;
                 }
             };
-            let data = TextData {
-                message_id: &message_id,
-                text,
-            };
-            rows.push(self.row(kind, &data));
+            let row = Entry::raw(kind, text_data(&message_id, text));
+            rows.push(row.in_turn(self.session, self.turn));
             if matches!(element, Element::TextDelta { .. }) && self.streamed.len() < MAX_REMEMBERED
             {
                 self.streamed.insert(message_id);
@@ -108,6 +100,17 @@ impl Recorder {
     }
 }
 
+/// The data of a row of text, which is most of the journal.
+fn text_data(message_id: &str, text: &str) -> String {
+    let mut data = Vec::with_capacity(message_id.len() + text.len() + text.len() / 16 + 32);
+    data.extend_from_slice(br#"{"message_id":"#);
+    append_json_text(message_id, &mut data);
+    data.extend_from_slice(br#","text":"#);
+    append_json_text(text, &mut data);
+    data.push(b'}');
+    String::from_utf8(data).expect("text between ASCII")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +142,16 @@ mod tests {
             duration_ms: Some(3),
         };
         ("m".into(), element)
+    }
+
+    #[test]
+    fn text_is_written_as_serde_writes_it() {
+        for text in ["", "plain", "\"", "\\", "a\nb", "\u{7f}\u{1F600}ä", "\0"] {
+            assert_eq!(
+                text_data(text, text),
+                format!(r#"{{"message_id":{0},"text":{0}}}"#, json!(text))
+            );
+        }
     }
 
     #[test]
