@@ -8,7 +8,7 @@
 //! | to | call |
 //! |---|---|
 //! | find where a folder's state belongs | [`Place::of`]: `HOME/workspaces/{id}/`, `HOME/cas/` |
-//! | open a master | [`Workspace::open`] with a [`WorkspaceConfig`] (blocks: `spawn_blocking`) |
+//! | open a master | [`Workspace::open`] with a [`WorkspaceConfig`] (blocks: `spawn_blocking`); [`Workspace::start`] to serve replicas while a new tree is still being read |
 //! | serve one replica | [`Workspace::serve`] on a [`Connection`]: [`Connection::over_stream`] for any byte stream, [`Connection::over_messages`] for an upgraded WebSocket's binary messages |
 //! | open a replica and follow a master | [`Replica::open`], then [`replica::Runner::run`] with a [`replica::Dial`] ([`replica::UnixDial`], [`replica::WebSocketDial`], or your own) |
 //! | know that all earlier writes of the master are here | [`Replica::barrier`], with a timeout |
@@ -54,7 +54,7 @@ pub mod tree;
 pub mod watch;
 
 pub use link::LinkError;
-pub use master::{Workspace, WorkspaceConfig};
+pub use master::{Opening, Workspace, WorkspaceConfig};
 pub use past::{Past, Version};
 pub use place::{Place, Role};
 pub use replica::{Replica, ReplicaConfig};

@@ -46,12 +46,24 @@ fn say(line: impl std::fmt::Display) -> io::Result<()> {
 
 async fn master(home: PathBuf) -> anyhow::Result<()> {
     let config = WorkspaceConfig::new(home.join("master"), home.join("state"), home.join("cas"));
-    let workspace = tokio::task::spawn_blocking(move || Workspace::open(&config)).await??;
+    let started = tokio::task::spawn_blocking(move || Workspace::start(&config));
+    let (workspace, opening) = started.await??;
     let listener = quintet_framing::unix::bind(&home.join("s")).await?;
-    say("ready")?;
     let mut sessions = JoinSet::new();
+    let mut opening = std::pin::pin!(async {
+        opening.done().await?;
+        anyhow::Ok(say("ready")?)
+    });
+    let mut is_open = false;
     loop {
-        let (stream, _) = listener.accept().await?;
+        let (stream, _) = tokio::select! {
+            opened = &mut opening, if !is_open => {
+                opened?;
+                is_open = true;
+                continue;
+            }
+            accepted = listener.accept() => accepted?,
+        };
         let workspace = workspace.clone();
         sessions.spawn(async move {
             let connection = Connection::over_stream(stream);

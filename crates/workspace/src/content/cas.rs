@@ -2,15 +2,18 @@
 
 use std::cell::RefCell;
 use std::fs::{self, File};
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use blake3::hazmat::ChainingValue;
 use rustix::fs::{self as sys, FlockOperation, Mode, OFlags};
 
 use super::chunk::CHUNK_AVERAGE;
+use super::total::on_disk;
+use super::whole::RecentParts;
 use crate::place::make_private;
 use crate::proto::ContentHash;
 use crate::proto::manifest::{ChunkRef, Manifest};
@@ -76,8 +79,11 @@ pub enum Object {
 pub struct Cas {
     dir: PathBuf,
     next: AtomicU64,
-    /// Objects that may not survive a power cut yet; held only to push and take.
-    unsynced: Mutex<Vec<PathBuf>>,
+    /// Objects that may not survive a power cut yet, and what they take; held only
+    /// to push and take.
+    unsynced: Mutex<Vec<(PathBuf, u64)>>,
+    /// Held only to look up and add.
+    parts: Mutex<RecentParts>,
 }
 
 /// While it lives, nothing is collected.
@@ -93,6 +99,7 @@ impl Cas {
             dir: dir.to_owned(),
             next: AtomicU64::new(0),
             unsynced: Mutex::default(),
+            parts: Mutex::default(),
         };
         let tmp = cas.dir.join("tmp");
         make_private(&tmp).map_err(at(&tmp))?;
@@ -172,6 +179,7 @@ impl Cas {
     }
 
     fn put(&self, hash: &ContentHash, parts: &[&[u8]]) -> Result<(), CasError> {
+        let length = parts.iter().map(|part| part.len() as u64).sum();
         let path = self.object_path(hash);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         // Threads of several processes write here at once.
@@ -200,29 +208,50 @@ impl Cas {
         }
         self.unsynced
             .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .push(path);
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((path, on_disk(length)));
         Ok(())
+    }
+
+    /// The chaining values of a content that was taken in lately.
+    pub(super) fn parts_of(&self, hash: &ContentHash) -> Option<Arc<[ChainingValue]>> {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.of(hash)
+    }
+
+    pub(super) fn remember_parts(&self, hash: ContentHash, parts: Vec<ChainingValue>) {
+        let mut recent = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.remember(hash, parts);
     }
 
     /// Makes every object that was put survive a power cut. Called before
     /// anything that refers to them is committed.
     pub fn sync(&self) -> Result<(), CasError> {
-        let paths = std::mem::take(
-            &mut *self
-                .unsynced
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        let paths =
+            std::mem::take(&mut *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner));
+        if paths.is_empty() {
+            return Ok(());
+        }
+        self.count(paths.iter().map(|(_, size)| size).sum());
+        let synced = self.sync_objects(&paths);
+        if synced.is_err() {
+            // Nothing may refer to them before they are on the disk.
+            let mut unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+            unsynced.extend(paths.into_iter().map(|(path, _)| (path, 0)));
+        }
+        synced
+    }
+
+    fn sync_objects(&self, paths: &[(PathBuf, u64)]) -> Result<(), CasError> {
         if paths.len() > 16 {
             let dir = File::open(&self.dir).map_err(at(&self.dir))?;
             return sys::syncfs(&dir).map_err(|errno| at(&self.dir)(errno.into()));
         }
-        for path in paths {
-            match File::open(&path).and_then(|file| file.sync_data()) {
+        for (path, _) in paths {
+            match File::open(path).and_then(|file| file.sync_data()) {
                 // Collected again already, because nothing refers to it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                done => done.map_err(at(&path))?,
+                done => done.map_err(at(path))?,
             }
         }
         Ok(())
@@ -232,8 +261,8 @@ impl Cas {
     /// they are read.
     pub fn read(&self, hash: &ContentHash) -> Result<Option<Object>, CasError> {
         let path = self.object_path(hash);
-        let length = match fs::metadata(&path) {
-            Ok(metadata) => metadata.len(),
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(CasError::Io { path, source }),
         };
@@ -242,14 +271,28 @@ impl Cas {
             path: path.clone(),
             detail: detail.to_owned(),
         };
+        let length = file.metadata().map_err(at(&path))?.len();
         if length > MAX_OBJECT {
             return Err(damaged("it is far too long"));
         }
-        let raw = fs::read(&path).map_err(at(&path))?;
-        let object = match raw.split_first() {
-            Some((&RAW, bytes)) => Object::Bytes(bytes.to_vec()),
-            Some((&ZSTD, rest)) => {
-                let (length, packed) = rest
+        // Most objects are stored as they are: what is behind the first byte is
+        // read to where it is wanted.
+        let (mut kind, mut body) = ([0], Vec::new());
+        let read = match file.read_exact(&mut kind) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(damaged("it is empty"));
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                body.reserve_exact(usize::try_from(length).unwrap_or_default());
+                file.take(MAX_OBJECT).read_to_end(&mut body)
+            }
+        };
+        read.map_err(at(&path))?;
+        let object = match kind {
+            [RAW] => Object::Bytes(body),
+            [ZSTD] => {
+                let (length, packed) = body
                     .split_first_chunk::<4>()
                     .ok_or_else(|| damaged("it is cut short"))?;
                 let length = u64::from(u32::from_le_bytes(*length));
@@ -261,8 +304,8 @@ impl Cas {
                     .map_err(|error| damaged(&error.to_string()))?;
                 Object::Bytes(bytes)
             }
-            Some((&CHUNKS, body)) => {
-                Object::Chunks(read_manifest(body).ok_or_else(|| damaged("its list is broken"))?)
+            [CHUNKS] => {
+                Object::Chunks(read_manifest(&body).ok_or_else(|| damaged("its list is broken"))?)
             }
             _ => return Err(damaged("its first byte is unknown")),
         };

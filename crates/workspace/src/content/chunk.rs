@@ -6,9 +6,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc;
 
+use blake3::hazmat::ChainingValue;
 use fastcdc::v2020::FastCDC;
 
 use super::cas::{Cas, CasError};
+use super::whole::WholeHasher;
 use crate::proto::ContentHash;
 use crate::proto::manifest::{ChunkRef, Manifest};
 
@@ -31,10 +33,10 @@ const PIECE: usize = 64 << 10;
 const SPLIT: usize = 32 << 20;
 
 /// How much is read at once.
-const BLOCK: usize = 2 << 20;
-/// Blocks that go round between the thread that cuts and the one that hashes
-/// the whole, once each.
-const BLOCKS: usize = 4;
+pub(super) const BLOCK: usize = 2 << 20;
+/// Blocks that go round between the thread that cuts and those that hash and
+/// store.
+const BLOCKS: usize = 6;
 
 /// What became of content that was read.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,7 +64,7 @@ pub enum Ingest {
 
 /// Cuts the front of `data`, which is at least [`CHUNK_MAX`] long or the end of
 /// the content.
-fn cut(data: &[u8]) -> usize {
+pub(super) fn cut(data: &[u8]) -> usize {
     let (min, average, max) = (
         CHUNK_MIN as usize,
         CHUNK_AVERAGE as usize,
@@ -126,7 +128,6 @@ impl Cas {
         let known = earlier.map(Known::new).unwrap_or_default();
         let mut block = Vec::new();
         let filled = fill(&mut content, &mut block, 0)?;
-        let content = &mut content;
         if filled as u64 <= SMALL {
             block.truncate(filled);
             return Ok(Ingested {
@@ -136,53 +137,74 @@ impl Cas {
                 chunks: None,
             });
         }
+        let (home, used) = mpsc::channel();
+        let mut cutting = Cutting {
+            known: &known,
+            content: &mut content,
+            home,
+            used,
+            made: 1,
+        };
+        let mut storing = Storing::new(self, &known);
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         if filled < BLOCK || threads < 2 {
-            let mut hasher = blake3::Hasher::new();
-            let mut turn = |block: Arc<Vec<u8>>, range: Range<usize>| {
-                hasher.update(block.get(range).unwrap_or_default());
+            let mut whole = WholeHasher::default();
+            let mut failure = None;
+            cutting.run(
+                block,
+                filled,
+                &mut |part: Part| whole.update(part.bytes()),
+                &mut |part: Part, hash| match storing.keep(part.bytes(), hash) {
+                    Ok(()) => true,
+                    Err(error) => {
+                        failure = Some(error);
+                        false
+                    }
+                },
+            )?;
+            return match failure {
+                Some(error) => Err(error.into()),
+                None => self.ingested(storing.chunks, whole.finish()),
             };
-            let again = &mut |block| Arc::try_unwrap(block).unwrap_or_default();
-            let chunks = self.cut_all(block, filled, &known, content, &mut turn, again)?;
-            return self.ingested(chunks, *hasher.finalize().as_bytes());
         }
-        let (chunks, hash) = std::thread::scope(|scope| {
-            let (send, receive) = mpsc::sync_channel::<(Arc<Vec<u8>>, Range<usize>)>(BLOCKS);
-            let (give_back, used) = mpsc::channel();
-            let whole = scope.spawn(move || {
-                let mut hasher = blake3::Hasher::new();
-                while let Ok((block, range)) = receive.recv() {
-                    hasher.update(block.get(range).unwrap_or_default());
-                    // Nobody needs it once the content is read to its end.
-                    let _ = give_back.send(block);
+        let (chunks, whole) = std::thread::scope(|scope| {
+            let (to_hash, hashing) = mpsc::channel::<Part>();
+            let (to_store, keeping) = mpsc::channel::<(Part, Option<ContentHash>)>();
+            let hashing = scope.spawn(move || {
+                let mut whole = WholeHasher::default();
+                while let Ok(part) = hashing.recv() {
+                    whole.update(part.bytes());
                 }
-                *hasher.finalize().as_bytes()
+                whole.finish()
             });
-            let mut made = 1;
-            let again = &mut |block| {
-                drop(block);
-                if made < BLOCKS {
-                    made += 1;
-                    return Vec::new();
+            let keeping = scope.spawn(move || {
+                while let Ok((part, hash)) = keeping.recv() {
+                    storing.keep(part.bytes(), hash)?;
                 }
-                let block = used.recv().ok();
-                block
-                    .and_then(|block| Arc::try_unwrap(block).ok())
-                    .unwrap_or_default()
-            };
-            let mut turn = |block, range| drop(send.send((block, range)));
-            let chunks = self.cut_all(block, filled, &known, content, &mut turn, again);
-            drop(send);
-            let hash = whole
-                .join()
-                .map_err(|_| Ingest::Read(io::Error::other("the hashing thread failed")))?;
-            chunks.map(|chunks| (chunks, hash))
+                Ok::<_, CasError>(storing.chunks)
+            });
+            let cut = cutting.run(
+                block,
+                filled,
+                &mut |part| drop(to_hash.send(part)),
+                // It has failed when it takes no more, and says why at its end.
+                &mut |part, hash| to_store.send((part, hash)).is_ok(),
+            );
+            drop(to_hash);
+            drop(to_store);
+            let failed = |_| Ingest::Read(io::Error::other("a thread that hashes failed"));
+            let whole = hashing.join().map_err(failed)?;
+            let chunks = keeping.join().map_err(failed)??;
+            cut.map(|()| (chunks, whole))
         })?;
-        self.ingested(chunks, hash)
+        self.ingested(chunks, whole)
     }
 
-    fn ingested(&self, chunks: Vec<ChunkRef>, hash: [u8; 32]) -> Result<Ingested, Ingest> {
-        let hash = ContentHash::from_bytes(hash);
+    pub(super) fn ingested(
+        &self,
+        chunks: Vec<ChunkRef>,
+        (hash, parts): (ContentHash, Vec<ChainingValue>),
+    ) -> Result<Ingested, Ingest> {
         let size = chunks.last().map_or(0, |chunk| chunk.offset + chunk.size);
         let manifest = Manifest {
             total_size: size,
@@ -193,6 +215,7 @@ impl Cas {
         if manifest.chunks.len() > 1 {
             self.put_manifest(&hash, &manifest)?;
         }
+        self.remember_parts(hash, parts);
         Ok(Ingested {
             hash,
             size,
@@ -200,64 +223,155 @@ impl Cas {
             chunks: Some(manifest),
         })
     }
+}
 
-    /// Cuts content block by block. `whole` is given the new part of each block;
-    /// `again` takes a block that was cut and returns one to read into.
-    fn cut_all(
-        &self,
+/// Bytes that go round between the thread that reads and cuts and those that
+/// hash and store. They are used again once nobody needs them.
+struct Block {
+    bytes: Vec<u8>,
+    home: mpsc::Sender<Vec<u8>>,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // Nobody takes it once the content is read to its end.
+        let _ = self.home.send(std::mem::take(&mut self.bytes));
+    }
+}
+
+/// A part of a block.
+struct Part {
+    block: Arc<Block>,
+    range: Range<usize>,
+}
+
+impl Part {
+    fn bytes(&self) -> &[u8] {
+        let bytes = self.block.bytes.get(self.range.clone());
+        bytes.unwrap_or_default()
+    }
+}
+
+/// Reads content block by block, and cuts it.
+struct Cutting<'a> {
+    known: &'a Known,
+    content: &'a mut dyn Read,
+    home: mpsc::Sender<Vec<u8>>,
+    used: mpsc::Receiver<Vec<u8>>,
+    made: usize,
+}
+
+impl Cutting<'_> {
+    /// `whole` is given all bytes once, `store` each chunk, with its hash where
+    /// it was recognised; it ends early when `store` takes no more.
+    fn run(
+        &mut self,
         mut block: Vec<u8>,
         mut filled: usize,
-        known: &Known,
-        content: &mut dyn Read,
-        whole: &mut dyn FnMut(Arc<Vec<u8>>, Range<usize>),
-        again: &mut dyn FnMut(Arc<Vec<u8>>) -> Vec<u8>,
-    ) -> Result<Vec<ChunkRef>, Ingest> {
-        let mut chunks: Vec<ChunkRef> = Vec::new();
+        whole: &mut dyn FnMut(Part),
+        store: &mut dyn FnMut(Part, Option<ContentHash>) -> bool,
+    ) -> Result<(), Ingest> {
         let mut offset = 0;
-        let mut may_split = if known.is_empty() { 0 } else { SPLIT };
         let mut tail = Vec::new();
         loop {
             let at_end = filled < BLOCK;
-            let data = Arc::new(block);
-            whole(Arc::clone(&data), tail.len()..filled);
+            let data = Arc::new(Block {
+                bytes: block,
+                home: self.home.clone(),
+            });
+            let part = |range: Range<usize>| Part {
+                block: Arc::clone(&data),
+                range,
+            };
+            whole(part(tail.len()..filled));
             let mut start = 0;
-            while let Some(rest) = data.get(start..filled).filter(|rest| !rest.is_empty()) {
+            while let Some(rest) = data
+                .bytes
+                .get(start..filled)
+                .filter(|rest| !rest.is_empty())
+            {
                 if !at_end && (rest.len() as u64) < CHUNK_MAX {
                     break;
                 }
-                let (chunk, hash) = known.recognise(rest, offset).unwrap_or_else(|| {
-                    let chunk = rest.get(..cut(rest)).unwrap_or(rest);
-                    (chunk, ContentHash::of(chunk))
-                });
-                let mut keep = |bytes: &[u8], hash: ContentHash| {
-                    self.put_bytes(&hash, bytes)?;
-                    let size = bytes.len() as u64;
-                    chunks.push(ChunkRef { hash, offset, size });
-                    offset += size;
-                    Ok::<_, Ingest>(())
+                let (length, hash) = match self.known.recognise(rest, offset) {
+                    Some((length, hash)) => (length, Some(hash)),
+                    None => (cut(rest).clamp(1, rest.len()), None),
                 };
-                if may_split > 0 && !known.has(&hash) {
-                    may_split = may_split.saturating_sub(chunk.len());
-                    for piece in chunk.chunks(PIECE) {
-                        keep(piece, ContentHash::of(piece))?;
-                    }
-                } else {
-                    keep(chunk, hash)?;
+                if !store(part(start..start + length), hash) {
+                    return Ok(());
                 }
-                start += chunk.len();
+                start += length;
+                offset += length as u64;
             }
             if at_end {
-                return Ok(chunks);
+                return Ok(());
             }
             tail.clear();
-            tail.extend_from_slice(data.get(start..filled).unwrap_or_default());
-            block = again(data);
+            tail.extend_from_slice(data.bytes.get(start..filled).unwrap_or_default());
+            drop(data);
+            block = self.next_block();
             block.resize(BLOCK, 0);
             if let Some(front) = block.get_mut(..tail.len()) {
                 front.copy_from_slice(&tail);
             }
-            filled = fill(content, &mut block, tail.len())?;
+            filled = fill(self.content, &mut block, tail.len())?;
         }
+    }
+
+    fn next_block(&mut self) -> Vec<u8> {
+        if let Ok(block) = self.used.try_recv() {
+            return block;
+        }
+        if self.made < BLOCKS {
+            self.made += 1;
+            return Vec::new();
+        }
+        self.used.recv().unwrap_or_default()
+    }
+}
+
+/// Stores chunks in the order in which they come.
+pub(super) struct Storing<'a> {
+    cas: &'a Cas,
+    known: &'a Known,
+    may_split: usize,
+    pub(super) chunks: Vec<ChunkRef>,
+    pub(super) offset: u64,
+}
+
+impl<'a> Storing<'a> {
+    pub(super) fn new(cas: &'a Cas, known: &'a Known) -> Self {
+        Self {
+            cas,
+            known,
+            may_split: if known.is_empty() { 0 } else { SPLIT },
+            chunks: Vec::new(),
+            offset: 0,
+        }
+    }
+
+    pub(super) fn keep(&mut self, chunk: &[u8], hash: Option<ContentHash>) -> Result<(), CasError> {
+        let hash = hash.unwrap_or_else(|| ContentHash::of(chunk));
+        if self.may_split > 0 && !self.known.has(&hash) {
+            self.may_split = self.may_split.saturating_sub(chunk.len());
+            return chunk
+                .chunks(PIECE)
+                .try_for_each(|piece| self.put(piece, ContentHash::of(piece)));
+        }
+        self.put(chunk, hash)
+    }
+
+    fn put(&mut self, bytes: &[u8], hash: ContentHash) -> Result<(), CasError> {
+        self.cas.put_bytes(&hash, bytes)?;
+        self.refer(hash, bytes.len() as u64);
+        Ok(())
+    }
+
+    /// A chunk that is stored already comes next.
+    pub(super) fn refer(&mut self, hash: ContentHash, size: u64) {
+        let offset = self.offset;
+        self.chunks.push(ChunkRef { hash, offset, size });
+        self.offset += size;
     }
 }
 
@@ -265,13 +379,13 @@ impl Cas {
 /// the bytes before it, so a chunk that is the same would be cut the same; but
 /// for the last one, which ends where the content did.
 #[derive(Default)]
-struct Known {
+pub(super) struct Known {
     by_offset: HashMap<u64, ChunkRef>,
     hashes: HashSet<ContentHash>,
 }
 
 impl Known {
-    fn new(earlier: &Manifest) -> Self {
+    pub(super) fn new(earlier: &Manifest) -> Self {
         let inner = earlier
             .chunks
             .split_last()
@@ -291,10 +405,14 @@ impl Known {
         self.hashes.contains(hash)
     }
 
-    fn recognise<'a>(&self, data: &'a [u8], offset: u64) -> Option<(&'a [u8], ContentHash)> {
-        let chunk = self.by_offset.get(&offset)?;
+    fn recognise(&self, data: &[u8], offset: u64) -> Option<(usize, ContentHash)> {
+        let chunk = self.at(offset)?;
         let bytes = data.get(..usize::try_from(chunk.size).ok()?)?;
-        (ContentHash::of(bytes) == chunk.hash).then_some((bytes, chunk.hash))
+        (ContentHash::of(bytes) == chunk.hash).then_some((bytes.len(), chunk.hash))
+    }
+
+    pub(super) fn at(&self, offset: u64) -> Option<&ChunkRef> {
+        self.by_offset.get(&offset).filter(|chunk| chunk.size > 0)
     }
 }
 

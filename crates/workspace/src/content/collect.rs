@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::cas::{Cas, CasError, Object, at};
+use super::total;
 use crate::proto::ContentHash;
 use crate::proto::manifest::Manifest;
 
@@ -72,10 +72,13 @@ impl Cas {
         mut references: impl FnMut() -> Result<HashSet<ContentHash>, E>,
     ) -> Result<GcReport, E> {
         let mut report = GcReport::default();
+        let before = self.total().ok().and_then(|total| total.get());
+        let mut on_disk = 0;
         let needed = self.closure(references()?)?;
         let mut unneeded = Vec::new();
         for (hash, path) in self.objects()? {
             let size = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+            on_disk += total::on_disk(size);
             if needed.contains(&hash) {
                 report.kept += 1;
                 report.kept_bytes += size;
@@ -94,9 +97,11 @@ impl Cas {
                     fs::remove_file(path).map_err(at(path))?;
                     report.removed += 1;
                     report.removed_bytes += size;
+                    on_disk = on_disk.saturating_sub(total::on_disk(*size));
                 }
             }
         }
+        self.recount(on_disk, before);
         Ok(report)
     }
 
@@ -128,13 +133,6 @@ impl Cas {
         fs::File::open(self.object_path(hash))
             .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut first))
             .is_ok_and(|()| first == [2])
-    }
-
-    /// What all objects take on the disk.
-    pub fn disk_bytes(&self) -> Result<u64, CasError> {
-        let blocks = |path: PathBuf| fs::metadata(path).map_or(0, |metadata| metadata.blocks());
-        let all = self.objects()?;
-        Ok(all.into_iter().map(|(_, path)| blocks(path) * 512).sum())
     }
 
     /// Every object in the store.

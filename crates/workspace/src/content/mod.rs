@@ -18,9 +18,12 @@
 //! objects only while it holds it alone, and looks at the references again then.
 
 mod cas;
+mod changed;
 mod chunk;
 mod collect;
 pub(crate) mod small;
+mod total;
+pub(crate) mod whole;
 
 pub use cas::{Cas, CasError, Object, WriteGuard};
 pub(crate) use chunk::cut_points;

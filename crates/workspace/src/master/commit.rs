@@ -347,6 +347,7 @@ impl Engine {
             });
         if result.is_ok() {
             self.intents.clear();
+            self.fresh.keep(contents);
         } else {
             self.intents
                 .extend(records.into_iter().filter_map(|record| {

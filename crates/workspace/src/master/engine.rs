@@ -3,20 +3,22 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection as Database;
 use tokio::sync::{oneshot, watch};
 
+use super::books::{Books, lock, to_record};
+use super::fresh::Fresh;
 use super::workspace::WorkspaceError;
 use crate::content::{Cas, small};
 use crate::history::{self, History, PrunePolicy, PruneReport, Record};
 use crate::mailbox::Commands;
 use crate::proto::master::WriteBackOutcome;
-use crate::proto::{Author, ChangeKind, ContentHash, Ledger, Node, WorkspacePath, WriteBackEntry};
-use crate::tree::seen;
-use crate::tree::{Found, LiveTree, Look, Problem, Seen};
+use crate::proto::{Author, ContentHash, Ledger, Node, WorkspacePath, WriteBackEntry};
+use crate::tree::{FirstLook, LiveTree, Look, Problem, Seen};
 use crate::watch::WatchMode;
 
 /// How long after a failure to record changes it is tried again.
@@ -72,6 +74,8 @@ pub(super) struct Engine {
     /// What connections may see: only what is committed.
     pub(super) published: Arc<Mutex<Ledger>>,
     pub(super) current: watch::Sender<u64>,
+    /// Small contents that connections are about to be sent.
+    pub(super) fresh: Arc<Fresh>,
     pub(super) author: Author,
     pub(super) intents: HashMap<WorkspacePath, (Option<Node>, String)>,
     pub(super) poll_every: Duration,
@@ -181,32 +185,13 @@ impl Engine {
         if sight.changes.is_empty() && sight.refreshed.is_empty() {
             return Ok(());
         }
-        let mut contents = HashMap::new();
-        let mut done = Vec::with_capacity(sight.changes.len());
-        for found in &sight.changes {
-            let change = match found.renamed_from {
-                Some(_) => ChangeKind::Rename,
-                None => ChangeKind::between(found.old.as_ref(), found.node()),
-            };
-            let author = self.author_of(found);
-            done.push(Record {
-                path: found.path.clone(),
-                node: found.node().cloned(),
-                change,
-                from: found.renamed_from.clone(),
-                author,
-            });
-        }
         let mut changes = sight.changes;
-        for found in &mut changes {
-            if let (Some(small), Some(node)) = (found.small.take(), found.node()) {
-                contents.insert(node.hash, small);
-            }
-        }
+        let (done, contents) = to_record(&mut changes, &self.author, &self.intents);
         let result = self.record(&done, &contents, |_| Ok(()), &sight.refreshed);
         drop(guard);
         match result {
             Ok(()) => {
+                self.fresh.keep(contents);
                 self.failure = None;
                 Ok(())
             }
@@ -217,15 +202,76 @@ impl Engine {
         }
     }
 
-    /// A change that was put in place for a replica and not recorded, because the
-    /// program was killed or the disk full, is that replica's.
-    fn author_of(&self, found: &Found) -> Author {
-        match self.intents.get(&found.path) {
-            Some((node, sandbox)) if node.as_ref() == found.node() => {
-                Author::Sandbox(sandbox.as_str().into())
-            }
-            _ => self.author.clone(),
+    /// Looks at the whole tree and records it before anybody's command is heard.
+    /// One that is new is recorded part by part, each while the next one is read.
+    pub(super) fn open(
+        &mut self,
+        is_new: bool,
+        stopping: &AtomicBool,
+    ) -> Result<(), WorkspaceError> {
+        if is_new {
+            self.record_new(stopping)?;
+        } else {
+            self.record_local(Look::Whole)?;
         }
+        self.intents = HashMap::new();
+        let mut published = lock(&self.published);
+        published.set_partial(false);
+        let current = published.current();
+        drop(published);
+        self.ledger.set_partial(false);
+        self.current.send_replace(current);
+        Ok(())
+    }
+
+    fn record_new(&mut self, stopping: &AtomicBool) -> Result<(), WorkspaceError> {
+        let _guard = self.cas.writing()?;
+        let Self {
+            tree,
+            history,
+            cas,
+            ledger,
+            published,
+            current,
+            fresh,
+            author,
+            intents,
+            ..
+        } = self;
+        let cas: &Cas = cas;
+        let mut books = Books {
+            history,
+            cas,
+            ledger,
+            published,
+            current,
+        };
+        std::thread::scope(|scope| {
+            let (send, parts) = mpsc::sync_channel(1);
+            scope.spawn(move || {
+                let mut first = FirstLook::default();
+                while let Some(part) = tree.look_on(&mut first, cas).transpose() {
+                    let failed = part.is_err();
+                    // Nobody waits for more when one could not be recorded.
+                    if send.send(part).is_err() || failed {
+                        break;
+                    }
+                }
+            });
+            for part in parts {
+                if stopping.load(Ordering::Relaxed) {
+                    return Err(WorkspaceError::Closed);
+                }
+                let mut changes = part?.changes;
+                let (records, contents) = to_record(&mut changes, author, intents);
+                let seen = changes
+                    .iter()
+                    .map(|found| (&found.path, found.new.as_ref()));
+                books.record(&records, &contents, |_| Ok(()), seen)?;
+                fresh.keep(contents);
+            }
+            Ok(())
+        })
     }
 
     /// Commits changes, and only then shows them to connections.
@@ -236,53 +282,17 @@ impl Engine {
         more: impl FnOnce(&Database) -> rusqlite::Result<()>,
         refreshed: &[WorkspacePath],
     ) -> Result<(), WorkspaceError> {
-        self.cas.sync()?;
-        // In a commit the private ledger is ahead by just these records.
-        let first = self
-            .published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .current()
-            + 1;
         let tree = &self.tree;
-        self.history.transact(|db| {
-            for (hash, bytes) in contents {
-                small::put(db, hash, bytes)?;
-            }
-            let at = history::time_of_next(db, history::wall_clock())?;
-            for (sequence, record) in (first..).zip(records) {
-                history::put_version(db, sequence, at, record)?;
-                seen::put(db, &record.path, tree.seen(&record.path))?;
-            }
-            for path in refreshed {
-                seen::put(db, path, tree.seen(path))?;
-            }
-            more(db)
-        })?;
-        let mut published = self
-            .published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        for record in records {
-            let sequence = published.record(
-                record.path.clone(),
-                record.node.clone(),
-                record.author.clone(),
-            );
-            if self.ledger.current() < sequence {
-                self.ledger.record(
-                    record.path.clone(),
-                    record.node.clone(),
-                    record.author.clone(),
-                );
-            }
-        }
-        let current = published.current();
-        drop(published);
-        if !records.is_empty() {
-            self.current.send_replace(current);
-        }
-        Ok(())
+        let paths = records.iter().map(|record| &record.path).chain(refreshed);
+        let seen = paths.map(|path| (path, tree.seen(path)));
+        let mut books = Books {
+            history: &mut self.history,
+            cas: &self.cas,
+            ledger: &mut self.ledger,
+            published: &self.published,
+            current: &self.current,
+        };
+        books.record(records, contents, more, seen)
     }
 
     fn checkpoint(&mut self, name: &str) -> Result<u64, WorkspaceError> {
@@ -312,10 +322,7 @@ impl Engine {
             );
         }
         self.ledger.forget_through(report.floor);
-        self.published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .forget_through(report.floor);
+        lock(&self.published).forget_through(report.floor);
         Ok(report)
     }
 

@@ -4,8 +4,10 @@
 //! the history; everybody else sends it commands. Connections read the ledger,
 //! which the engine updates after each commit.
 
+mod books;
 mod commit;
 mod engine;
+mod fresh;
 mod ops;
 mod own;
 mod serve;
@@ -15,5 +17,5 @@ pub use ops::{DiffEntry, ForkReport, RestoreReport, UndoRange, UndoReport, Verif
 pub use serve::ServeError;
 pub(crate) use workspace::lock_state;
 pub use workspace::{
-    OpenError, ReplicaStatus, Workspace, WorkspaceConfig, WorkspaceError, WorkspaceStatus,
+    OpenError, Opening, ReplicaStatus, Workspace, WorkspaceConfig, WorkspaceError, WorkspaceStatus,
 };

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{Command, CommitRequest};
+use super::fresh::Fresh;
 use super::own::OwnObjects;
 use super::workspace::{Workspace, WorkspaceError, read_content};
 use crate::content::{Cas, CasError, Object, SMALL, WriteGuard};
@@ -20,7 +21,7 @@ use crate::proto::manifest::Manifest;
 use crate::proto::master::{
     Announcement, MasterEffect, MasterError, MasterSession, WriteBackOutcome,
 };
-use crate::proto::{Change, CheckedEntry, ContentHash, WriteBackEntry};
+use crate::proto::{Change, CheckedEntry, ContentHash, Node, WriteBackEntry};
 use crate::transport::Connection;
 
 /// A connection ended, and not because the replica closed it.
@@ -82,6 +83,7 @@ impl Workspace {
     ) -> Result<(), ServeError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let _following = self.inner.fresh.follow();
         let mut server = Server {
             workspace: self.clone(),
             id,
@@ -221,9 +223,16 @@ impl Server {
         match effect {
             MasterEffect::Announce { epoch, changes } => {
                 let below = workspace.inner.inline_below;
+                let changes = with_fresh(&workspace.inner.fresh, changes, below);
+                if changes.iter().all(|(_, inline)| *inline != Inline::Unread) {
+                    let changes = changes.into_iter();
+                    let all = changes.map(|(change, inline)| (change, inline.bytes()));
+                    self.session.announced(epoch, all.collect());
+                    return;
+                }
                 self.effects.spawn(async move {
                     let changes = workspace
-                        .read(move |reader, _| Ok(with_contents(reader, changes, below)?))
+                        .read(move |reader, _| Ok(with_contents(reader, changes)?))
                         .await?;
                     Ok(Finished::Announced(epoch, changes))
                 });
@@ -379,20 +388,61 @@ impl Server {
     }
 }
 
-/// Adds small contents to what is announced. One that is missing is left for
-/// the replica to ask for.
+/// What goes along with an announcement.
+#[derive(PartialEq, Eq)]
+enum Inline {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// Nothing: the replica asks for it.
+    Nothing,
+    /// What the history holds.
+    Unread,
+}
+
+impl Inline {
+    fn bytes(self) -> Option<Vec<u8>> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Nothing | Self::Unread => None,
+        }
+    }
+}
+
+/// Adds contents that are at hand to what is announced.
+fn with_fresh(fresh: &Fresh, changes: Vec<Change>, inline_below: u64) -> Vec<(Change, Inline)> {
+    let is_empty = |node: &Node| node.is_directory() || node.size == 0;
+    let wanted = |change: &Change| {
+        let node = change.node.as_ref()?;
+        (!is_empty(node) && node.size < inline_below).then_some(node.hash)
+    };
+    let wanted: Vec<_> = changes.iter().map(wanted).collect();
+    let found = fresh.of(wanted.iter().map(Option::as_ref));
+    let inline = |change: &Change, wanted: bool, found: Option<Vec<u8>>| match found {
+        Some(bytes) => Inline::Bytes(bytes),
+        None if wanted => Inline::Unread,
+        None if change.node.as_ref().is_some_and(is_empty) => Inline::Bytes(Vec::new()),
+        None => Inline::Nothing,
+    };
+    let all = changes.into_iter().zip(wanted).zip(found);
+    all.map(|((change, wanted), found)| {
+        let inline = inline(&change, wanted.is_some(), found);
+        (change, inline)
+    })
+    .collect()
+}
+
+/// Adds those that the history holds. One that is missing is left for the
+/// replica to ask for.
 fn with_contents(
     reader: &HistoryReader,
-    changes: Vec<Change>,
-    inline_below: u64,
+    changes: Vec<(Change, Inline)>,
 ) -> Result<Vec<Announcement>, HistoryError> {
-    let announce = |change: Change| {
-        let inline = match &change.node {
-            Some(node) if node.is_directory() || node.size == 0 => Some(Vec::new()),
-            Some(node) if node.size < inline_below => reader.small_content(&node.hash)?,
-            _ => None,
+    let announce = |(change, inline): (Change, Inline)| {
+        let bytes = match (&inline, &change.node) {
+            (Inline::Unread, Some(node)) => reader.small_content(&node.hash)?,
+            _ => inline.bytes(),
         };
-        Ok((change, inline))
+        Ok((change, bytes))
     };
     reader.together(|_| changes.into_iter().map(announce).collect())
 }

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
 use super::engine::{Command, Engine, Reply};
+use super::fresh::Fresh;
 use super::own::OwnObjects;
 use crate::content::{Cas, CasError, Ingest, Object};
 use crate::history::{History, HistoryError, HistoryReader};
@@ -17,7 +19,7 @@ use crate::place::make_private;
 use crate::proto::fetch::Offer;
 use crate::proto::master::INLINE_BELOW;
 use crate::proto::{Author, ContentHash, Ledger, WorkspacePath};
-use crate::tree::{LiveTree, Look, Problem, Refused, Root, TrackLimits, TreeError, seen};
+use crate::tree::{LiveTree, Problem, Refused, Root, TrackLimits, TreeError, seen};
 use crate::watch::WatchMode;
 
 /// What a workspace is made of.
@@ -226,6 +228,17 @@ pub struct WorkspaceStatus {
     pub failure: Option<String>,
 }
 
+/// A workspace that is looked at as a whole for the first time since it was started.
+#[derive(Debug)]
+pub struct Opening(oneshot::Receiver<Result<(), WorkspaceError>>);
+
+impl Opening {
+    /// Waits until everything is recorded.
+    pub async fn done(self) -> Result<(), WorkspaceError> {
+        self.0.await.map_err(|_| WorkspaceError::Closed)?
+    }
+}
+
 /// An open workspace. Clones are the same workspace; it is closed when the last
 /// one is dropped, or by [`close`](Self::close).
 #[derive(Clone)]
@@ -241,17 +254,27 @@ pub(super) struct Inner {
     pub(super) history: PathBuf,
     /// Held while a blocking thread looks something up in it.
     pub(super) own: Mutex<OwnObjects>,
+    pub(super) fresh: Arc<Fresh>,
     pub(super) inline_below: u64,
     /// Readers that are not in use; held only to push and pop.
     readers: Mutex<Vec<HistoryReader>>,
     /// Connected replicas; held only to insert, update and list.
     pub(super) replicas: Mutex<HashMap<u64, (String, u64)>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Ends a first look at the tree, which hears no commands.
+    stopping: Arc<AtomicBool>,
+}
+
+impl Inner {
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.mailbox.send(Command::Stop);
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.mailbox.send(Command::Stop);
+        self.stop();
         let thread = self
             .thread
             .lock()
@@ -275,6 +298,25 @@ impl Workspace {
     /// Opens a workspace: takes its lock, reads its history, looks at the whole
     /// tree and starts to watch it. Blocks; call it off the async threads.
     pub fn open(config: &WorkspaceConfig) -> Result<Self, OpenError> {
+        let (tell, told) = std::sync::mpsc::channel();
+        let workspace = Self::begin(config, move |opened| drop(tell.send(opened)))?;
+        told.recv().map_err(|_| WorkspaceError::Closed)??;
+        Ok(workspace)
+    }
+
+    /// The same, without waiting for the look at the whole tree: replicas can be
+    /// served from now on, and are sent what is recorded as it is recorded. All
+    /// else waits until the look is over. When it fails, the workspace is closed.
+    pub fn start(config: &WorkspaceConfig) -> Result<(Self, Opening), OpenError> {
+        let (tell, told) = oneshot::channel();
+        let workspace = Self::begin(config, move |opened| drop(tell.send(opened)))?;
+        Ok((workspace, Opening(told)))
+    }
+
+    fn begin(
+        config: &WorkspaceConfig,
+        tell: impl FnOnce(Result<(), WorkspaceError>) + Send + 'static,
+    ) -> Result<Self, OpenError> {
         let io = |path: &Path| {
             let path = path.to_owned();
             move |source| OpenError::Io { path, source }
@@ -296,7 +338,8 @@ impl Workspace {
         let history_path = state_dir.join("history.db");
         let mut history = History::open(&history_path).map_err(WorkspaceError::from)?;
         cas.register(&history_path).map_err(WorkspaceError::from)?;
-        let ledger = history.load_ledger().map_err(WorkspaceError::from)?;
+        let mut ledger = history.load_ledger().map_err(WorkspaceError::from)?;
+        ledger.set_partial(true);
         let was_seen = seen::load(history.db())
             .map_err(|source| WorkspaceError::from(history.error(source)))?;
         let intents = history.take_intents().map_err(WorkspaceError::from)?;
@@ -308,6 +351,8 @@ impl Workspace {
         }
         tree.start_watching(config.poll_instead.clone());
         let published = Arc::new(Mutex::new(ledger.clone()));
+        let fresh = Arc::new(Fresh::default());
+        let stopping = Arc::new(AtomicBool::new(false));
         let (current, watching) = watch::channel(ledger.current());
         let mut engine = Engine {
             tree,
@@ -316,6 +361,7 @@ impl Workspace {
             ledger,
             published: Arc::clone(&published),
             current,
+            fresh: Arc::clone(&fresh),
             author: Author::Local(config.author.as_str().into()),
             intents,
             poll_every: config.poll_every,
@@ -324,12 +370,20 @@ impl Workspace {
             retry_at: None,
             told_of_leap: false,
         };
-        engine.record_local(Look::Whole)?;
-        engine.intents = HashMap::new();
         let (mailbox, commands) = mailbox().map_err(io(&state_dir))?;
+        let stop = Arc::clone(&stopping);
         let thread = std::thread::Builder::new()
             .name("workspace".to_owned())
             .spawn(move || {
+                let opened = engine.open(is_new, &stop);
+                let is_open = opened.is_ok();
+                if !is_open {
+                    // Whoever is told may open it again at once.
+                    drop((engine, commands, lock));
+                    tell(opened);
+                    return;
+                }
+                tell(opened);
                 engine.run(&commands);
                 drop(lock);
             })
@@ -342,10 +396,12 @@ impl Workspace {
                 cas,
                 history: history_path,
                 own: Mutex::default(),
+                fresh,
                 inline_below: config.inline_below.min(INLINE_BELOW),
                 readers: Mutex::default(),
                 replicas: Mutex::default(),
                 thread: Mutex::new(Some(thread)),
+                stopping,
             }),
         })
     }
@@ -445,7 +501,7 @@ impl Workspace {
 
     /// Ends the engine and waits for it. Connections end too.
     pub async fn close(self) {
-        self.inner.mailbox.send(Command::Stop);
+        self.inner.stop();
         let thread = self
             .inner
             .thread

@@ -247,16 +247,24 @@ impl Fetches {
         // A chunk counts as under way until it is kept, so that a slow disk
         // slows the requests down.
         self.in_flight = (self.in_flight + offsets.len()).saturating_sub(1);
-        for (of, offsets) in offsets {
+        let is_whole = targets.contains(&Target::Whole) && self.wants.remove(&hash).is_some();
+        // Nearly always one place needs it, and takes the bytes as they are.
+        let mut content = Some(content);
+        let mut places = offsets.into_iter().peekable();
+        while let Some((of, offsets)) = places.next() {
+            let bytes = match is_whole || places.peek().is_some() {
+                true => content.clone(),
+                false => content.take(),
+            };
             self.steps.push_back(FetchStep::KeepChunk {
                 hash: of,
                 chunk: hash,
-                bytes: content.clone(),
+                bytes: bytes.unwrap_or_default(),
                 offsets,
             });
         }
-        if targets.contains(&Target::Whole) && self.wants.remove(&hash).is_some() {
-            self.steps.push_back(FetchStep::Ready(hash, Some(content)));
+        if is_whole {
+            self.steps.push_back(FetchStep::Ready(hash, content));
         }
     }
 

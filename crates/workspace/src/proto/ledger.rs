@@ -238,6 +238,7 @@ pub struct Ledger {
     recent: VecDeque<Change>,
     files: u64,
     bytes: u64,
+    is_partial: bool,
 }
 
 impl Ledger {
@@ -259,6 +260,17 @@ impl Ledger {
     /// The newest sequence.
     pub fn current(&self) -> u64 {
         self.current
+    }
+
+    /// Whether the tree is still being read for the first time: what is not in
+    /// here yet may be there all the same.
+    pub fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
+    /// Says whether that is so.
+    pub fn set_partial(&mut self, is_partial: bool) {
+        self.is_partial = is_partial;
     }
 
     /// The sequence through which deletions have been forgotten.

@@ -534,6 +534,8 @@ impl MasterSession {
         let idle = !self.announcing && self.phase != Phase::Idle;
         if let Phase::CatchingUp { live_until } = self.phase
             && idle
+            // Its end says what else the replica has to remove.
+            && !ledger.is_partial()
             && ledger.newest_after(self.cursor, live_until, 1).is_empty()
         {
             self.phase = Phase::Live;
@@ -723,6 +725,43 @@ mod tests {
     use crate::proto::ledger::Author;
     use crate::proto::node::Node;
     use crate::proto::path::WorkspacePath;
+
+    #[test]
+    fn a_catch_up_does_not_end_while_the_tree_is_read_for_the_first_time() {
+        let mut ledger = Ledger::default();
+        ledger.set_partial(true);
+        let node = Node::directory(0o755);
+        let record = |ledger: &mut Ledger, path: &str| {
+            let path = WorkspacePath::parse(path).unwrap();
+            ledger.record(path, Some(node.clone()), Author::Local("host".into()))
+        };
+        let mut session = MasterSession::new(Duration::ZERO);
+        let request = WireMessage::CatchupRequest {
+            sandbox_id: "one".into(),
+            since_sequence: 0,
+        };
+        session.handle_message(request, &ledger).unwrap();
+        let mut told = |ledger: &Ledger, now: Duration| {
+            while let Some(effect) = session.poll_effect(now, ledger) {
+                if let MasterEffect::Announce { epoch, changes } = effect {
+                    let inline = |change| (change, Some(Vec::new()));
+                    session.announced(epoch, changes.into_iter().map(inline).collect());
+                }
+            }
+            let messages = std::iter::from_fn(|| session.poll_message(now, ledger));
+            messages.map(|message| message.name()).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&ledger, Duration::ZERO), [""; 0]);
+        record(&mut ledger, "a");
+        assert_eq!(told(&ledger, Duration::ZERO), ["Notification"]);
+        assert_eq!(told(&ledger, 3 * HEARTBEAT_EVERY), [""; 0]);
+        record(&mut ledger, "b");
+        ledger.set_partial(false);
+        assert_eq!(
+            told(&ledger, 3 * HEARTBEAT_EVERY),
+            ["Notification", "Heartbeat"]
+        );
+    }
 
     #[test]
     fn a_replica_that_acknowledges_only_at_the_end_is_not_kept_waiting() {

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
+use crate::content::whole::{self, PART, WholeHasher};
 use crate::content::{CHUNK_MAX, cut_points};
 use crate::proto::fetch::Finish;
 use crate::proto::manifest::{ChunkRef, Manifest};
@@ -16,10 +18,8 @@ use super::database::{self, ReplicaDatabase};
 
 /// Bytes that are copied or hashed at once.
 const AT_ONCE: usize = 8 << 20;
-/// Bytes that are copied through memory at once: they stay in a core's cache.
-const BUFFER: usize = 512 << 10;
-/// How many of those are on their way.
-const BUFFERS: usize = 4;
+/// Bytes that a thread copies through memory at once: they stay in a core's cache.
+const BUFFER: usize = 8 * PART;
 /// Bytes that are looked for at the same place of the old version, at most.
 const LOOK_IN_PLACE: u64 = 64 << 20;
 /// Contents that are gone on with after a lost connection, at most.
@@ -46,6 +46,8 @@ pub(super) struct Assembly {
     unused: u8,
     /// Whether the file reads as zeroes wherever no chunk was kept yet.
     is_blank: bool,
+    /// The hash of what was kept, as far as it came in order from the beginning.
+    whole: WholeHasher,
 }
 
 /// A part of an old version that is a part of the new one.
@@ -113,6 +115,7 @@ impl Assemblies {
                 is_whole: false,
                 unused: 0,
                 is_blank: true,
+                whole: WholeHasher::default(),
             },
         );
         Ok(missing)
@@ -134,6 +137,7 @@ impl Assemblies {
             if !is_hole {
                 assembly.temporary.file()?.write_all_at(bytes, *offset)?;
             }
+            assembly.hash_on(bytes, *offset)?;
             let chunks = &assembly.manifest.chunks;
             if let Ok(index) = chunks.binary_search_by_key(offset, |chunk| chunk.offset)
                 && let Some(fetched) = assembly.fetched.get_mut(index)
@@ -149,7 +153,12 @@ impl Assemblies {
             return Ok((Finish::Wrong, None));
         };
         assembly.is_blank = false;
-        if assembly.copy_and_hash()? == *hash {
+        let in_order = std::mem::take(&mut assembly.whole);
+        let found = match in_order.length() == assembly.manifest.total_size {
+            true => in_order.finish().0,
+            false => assembly.copy_and_hash()?,
+        };
+        if found == *hash {
             assembly.is_whole = true;
             return Ok((Finish::Right, Some(assembly.manifest.clone())));
         }
@@ -248,43 +257,92 @@ impl Assembly {
 }
 
 impl Assembly {
+    /// Hashes a chunk that was just written, when it goes on where the hash is,
+    /// and chunks behind it that came too early.
+    fn hash_on(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if offset < self.whole.length() {
+            // Something that was hashed is written anew.
+            self.whole = WholeHasher::default();
+        }
+        if !self.copies.is_empty() || offset != self.whole.length() {
+            return Ok(());
+        }
+        self.whole.update(bytes);
+        let mut early = Vec::new();
+        loop {
+            let next = self.whole.length();
+            let chunks = &self.manifest.chunks;
+            let Ok(index) = chunks.binary_search_by_key(&next, |chunk| chunk.offset) else {
+                return Ok(());
+            };
+            let chunk = chunks.get(index).filter(|chunk| chunk.size > 0);
+            let (Some(chunk), Some(true)) = (chunk, self.fetched.get(index)) else {
+                return Ok(());
+            };
+            early.resize(usize::try_from(chunk.size).unwrap_or_default(), 0);
+            self.temporary.file()?.read_exact_at(&mut early, next)?;
+            self.whole.update(&early);
+        }
+    }
+
     /// The same where a copy is a copy: what is read of an old version is written
-    /// and hashed from the same memory.
+    /// and hashed from the same memory, by several threads.
     fn copy_through_memory(&self, new: &File, size: u64) -> io::Result<ContentHash> {
-        std::thread::scope(|scope| {
-            let (send, filled) = mpsc::sync_channel::<(Vec<u8>, usize)>(BUFFERS);
-            let (give_back, used) = mpsc::channel();
-            let hashing = scope.spawn(move || {
-                let mut hasher = blake3::Hasher::new();
-                while let Ok((bytes, length)) = filled.recv() {
-                    hasher.update(bytes.get(..length).unwrap_or_default());
-                    // Nobody needs it once everything is read.
-                    let _ = give_back.send(bytes);
+        let next = AtomicU64::new(0);
+        let work = || -> io::Result<Vec<(u64, Vec<_>)>> {
+            let mut buffer = vec![0; BUFFER];
+            let mut done = Vec::new();
+            loop {
+                let offset = next.fetch_add(BUFFER as u64, Ordering::Relaxed);
+                if offset >= size {
+                    return Ok(done);
                 }
-                ContentHash::from_bytes(*hasher.finalize().as_bytes())
-            });
-            let mut free = vec![Vec::new(); BUFFERS];
-            let mut copies = self.copies.iter().peekable();
-            let mut offset = 0;
-            while offset < size {
-                while copies
-                    .next_if(|copy| copy.to + copy.length <= offset)
-                    .is_some()
-                {}
-                let mut bytes = free.pop().or_else(|| used.recv().ok()).unwrap_or_default();
-                bytes.resize(BUFFER, 0);
-                let read = self.read_next(new, copies.peek().copied(), offset, size, &mut bytes)?;
-                if read == 0 {
-                    break;
-                }
-                offset += read as u64;
-                drop(send.send((bytes, read)));
+                let length = usize::try_from(size - offset).unwrap_or(BUFFER).min(BUFFER);
+                let bytes = buffer.get_mut(..length).unwrap_or_default();
+                self.fill(new, offset, size, bytes)?;
+                let parts = bytes.chunks(PART).zip((offset..).step_by(PART));
+                let parts = parts.map(|(bytes, at)| whole::part(bytes, at)).collect();
+                done.push((offset, parts));
             }
-            drop(send);
-            hashing
-                .join()
-                .map_err(|_| io::Error::other("the hashing thread failed"))
-        })
+        };
+        if size <= PART as u64 {
+            let mut bytes = vec![0; usize::try_from(size).unwrap_or_default()];
+            self.fill(new, 0, size, &mut bytes)?;
+            return Ok(ContentHash::of(&bytes));
+        }
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let shares: Vec<_> = std::thread::scope(|scope| {
+            let spawned: Vec<_> = (0..threads.min(4)).map(|_| scope.spawn(work)).collect();
+            let joined = spawned.into_iter().map(|thread| thread.join());
+            joined.collect()
+        });
+        let failed = || io::Error::other("a thread that hashes failed");
+        let mut all = Vec::new();
+        for share in shares {
+            all.extend(share.map_err(|_| failed())??);
+        }
+        all.sort_unstable_by_key(|(offset, _)| *offset);
+        let parts: Vec<_> = all.into_iter().flat_map(|(_, parts)| parts).collect();
+        whole::whole(&parts, size).ok_or_else(failed)
+    }
+
+    /// Puts what belongs at an offset of the new file in place, and reads it.
+    fn fill(&self, new: &File, offset: u64, size: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let mut filled = 0;
+        while let Some(free) = bytes.get_mut(filled..).filter(|free| !free.is_empty()) {
+            let at = offset + filled as u64;
+            let behind = |copy: &Copy| copy.to + copy.length <= at;
+            let copy = self.copies.get(self.copies.partition_point(behind));
+            match self.read_next(new, copy, at, size, free)? {
+                // The file was cut short by somebody; the hash will tell.
+                0 => {
+                    free.fill(0);
+                    return Ok(());
+                }
+                read => filled += read,
+            }
+        }
+        Ok(())
     }
 
     /// Reads what comes at an offset of the new file, from where it is taken from.
@@ -296,7 +354,8 @@ impl Assembly {
         size: u64,
         bytes: &mut [u8],
     ) -> io::Result<usize> {
-        let up_to = |end: u64| usize::try_from(end - offset).unwrap_or(BUFFER).min(BUFFER);
+        let room = bytes.len();
+        let up_to = |end: u64| usize::try_from(end - offset).unwrap_or(room).min(room);
         if let Some(copy) = copy.filter(|copy| copy.to <= offset)
             && let Some(old) = self.old.get(copy.old)
         {

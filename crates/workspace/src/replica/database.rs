@@ -13,7 +13,7 @@ use crate::proto::{ContentHash, Node, Operation, WorkspacePath};
 use crate::tree::Seen;
 use crate::tree::seen::{self, node_at, optional_node_at, path_at};
 
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -42,6 +42,7 @@ const SCHEMA: &str = "
         kind INTEGER, mode INTEGER, hash BLOB, size INTEGER,
         sequence INTEGER NOT NULL
     ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS intended (id INTEGER PRIMARY KEY, items BLOB NOT NULL);
     CREATE TABLE IF NOT EXISTS manifests (hash BLOB PRIMARY KEY, json TEXT NOT NULL) WITHOUT ROWID;
 ";
 
@@ -59,8 +60,6 @@ pub struct Conflict {
     /// When, in milliseconds since 1970.
     pub at_millis: i64,
 }
-
-pub(super) type Intent = (WorkspacePath, Option<Node>, u64);
 
 pub(super) struct ReplicaDatabase {
     db: Connection,
@@ -190,23 +189,6 @@ impl ReplicaDatabase {
             rows.collect()
         })
     }
-
-    pub(super) fn take_intents(&mut self) -> Result<Vec<Intent>, HistoryError> {
-        self.transact(Durable::No, |db| {
-            let mut select =
-                db.prepare("SELECT path, kind, mode, hash, size, sequence FROM intents")?;
-            let rows = select.query_map([], |row| {
-                Ok((
-                    path_at(row, 0)?,
-                    optional_node_at(row, 1)?,
-                    row.get::<_, i64>(5)?.cast_unsigned(),
-                ))
-            })?;
-            let intents = rows.collect::<rusqlite::Result<_>>()?;
-            db.execute("DELETE FROM intents", [])?;
-            Ok(intents)
-        })
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -291,24 +273,6 @@ pub(super) fn put_implied(
     } else {
         Ok(())
     }
-}
-
-pub(super) fn put_intent(
-    db: &Connection,
-    path: &WorkspacePath,
-    node: Option<&Node>,
-    sequence: u64,
-) -> rusqlite::Result<()> {
-    db.prepare_cached("INSERT OR REPLACE INTO intents VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
-        .execute(params![
-            path.as_str(),
-            node.map(|node| node.kind),
-            node.map(|node| node.mode),
-            node.map(|node| node.hash),
-            node.map(|node| node.size.cast_signed()),
-            sequence.cast_signed(),
-        ])?;
-    Ok(())
 }
 
 pub(super) fn put_journal(db: &Connection, entry: &JournalEntry) -> rusqlite::Result<()> {

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::assembly::Assemblies;
 use super::database::{self, Conflict, Durable, ReplicaDatabase};
 use super::handle::ReplicaOpError;
+use super::intents;
 use crate::content::{Cas, CasError, Object, small};
 use crate::history::{HistoryError, set_meta};
 use crate::mailbox::Commands;
@@ -445,11 +446,7 @@ impl Engine {
             };
             items.iter().map(blocked).collect()
         };
-        let intended = self.db.transact(Durable::No, |db| {
-            items.iter().try_for_each(|item| {
-                database::put_intent(db, &item.path, item.node.as_ref(), item.sequence)
-            })
-        });
+        let intended = self.db.transact(Durable::No, |db| intents::put(db, &items));
         if let Err(error) = intended {
             self.failed(&error.to_string());
             return all_blocked(&items, &error.to_string());
@@ -494,7 +491,7 @@ impl Engine {
                         }
                     }
                 }
-                db.execute("DELETE FROM intents", []).map(drop)
+                intents::clear(db)
             })?)
         });
         if let Err(error) = recorded {

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::assembly::Assemblies;
 use super::database::{self, Conflict, Durable, ReplicaDatabase};
 use super::engine::{Command, Engine};
+use super::intents;
 use super::run::{Request, Runner};
 use crate::content::{Cas, CasError};
 use crate::history::HistoryError;
@@ -385,7 +386,7 @@ fn finish_interrupted(
     root: &Root,
     cas: &Cas,
 ) -> Result<(), ReplicaOpError> {
-    for (path, node, sequence) in db.take_intents()? {
+    for (path, node, sequence) in intents::take(db)? {
         let now = root.capture_seen(&path, cas)?;
         if now.as_ref().map(|seen| &seen.node) == node.as_ref() {
             db.transact(Durable::No, |db| {

@@ -10,6 +10,7 @@ mod assembly;
 mod database;
 mod engine;
 mod handle;
+mod intents;
 mod run;
 
 pub use database::Conflict;

@@ -21,8 +21,11 @@ use crate::proto::fetch::{Finish, Offer};
 use crate::proto::replica::{
     LocalChange, ReplicaCore, ReplicaEffect, ReplicaError, ReplicaEvent, Settlement,
 };
-use crate::proto::{ContentHash, FORMAT, MAX_PAYLOAD};
+use crate::proto::{ContentHash, FORMAT, MAX_PAYLOAD, WireMessage};
 use crate::transport::Connection;
+
+/// Messages that are taken in before anything else has its turn.
+const MESSAGES_AT_ONCE: usize = 64;
 
 /// How the master is reached.
 #[async_trait]
@@ -272,7 +275,7 @@ impl Runner {
             } = link;
             let outcome = tokio::select! {
                 message = incoming.recv() => match message {
-                    Some(message) => self.core.handle_message(self.started.elapsed(), message),
+                    Some(message) => self.take_messages(message, incoming),
                     None => break,
                 },
                 _ = outgoing.reserve(), if blocked => Ok(()),
@@ -287,6 +290,26 @@ impl Runner {
             |error| error.to_string(),
             |()| "the master closed the connection".to_owned(),
         )))
+    }
+
+    /// Takes a message and those that wait behind it: what has to be done between
+    /// them costs more than most of them.
+    fn take_messages(
+        &mut self,
+        message: WireMessage,
+        incoming: &mut mpsc::Receiver<WireMessage>,
+    ) -> Result<(), ReplicaError> {
+        let now = self.started.elapsed();
+        let mut next = Some(message);
+        for _ in 0..MESSAGES_AT_ONCE {
+            let Some(message) = next.take() else { break };
+            self.core.handle_message(now, message)?;
+            next = incoming.try_recv().ok();
+        }
+        match next {
+            Some(message) => self.core.handle_message(now, message),
+            None => Ok(()),
+        }
     }
 
     fn refuse(&self, error: &ReplicaError) -> String {

@@ -11,7 +11,7 @@ use super::root::{self, Fingerprint, Root};
 use super::seen::Seen;
 use crate::content::{Cas, Ingest, MANIFEST_FROM, Object};
 use crate::proto::manifest::Manifest;
-use crate::proto::{Kind, Node, WorkspacePath};
+use crate::proto::{ContentHash, Kind, Node, WorkspacePath};
 
 /// How often a file that changes while it is read is read again at once.
 const ATTEMPTS: usize = 4;
@@ -66,10 +66,10 @@ pub(crate) fn capture_in(
 ) -> Result<Capture, TreeError> {
     // Of a large file that was changed in one place, most is as it was.
     let earlier = earlier.filter(|node| node.kind == Kind::File && node.size >= MANIFEST_FROM);
-    let earlier = match earlier.map(|node| cas.read(&node.hash)) {
-        Some(Ok(Some(Object::Chunks(manifest)))) => Some(manifest),
+    let earlier = earlier.and_then(|node| match cas.read(&node.hash) {
+        Ok(Some(Object::Chunks(manifest))) => Some((node.hash, manifest)),
         _ => None,
-    };
+    });
     for _ in 0..ATTEMPTS {
         match capture_once(folder, name, earlier.as_ref(), cas)? {
             Capture::Unstable => {}
@@ -121,7 +121,7 @@ pub(crate) fn capture_ahead(
 fn capture_once(
     folder: BorrowedFd<'_>,
     name: &str,
-    earlier: Option<&Manifest>,
+    earlier: Option<&(ContentHash, Manifest)>,
     cas: &Cas,
 ) -> Result<Capture, TreeError> {
     let stat = match root::stat_in(folder, name) {
@@ -158,7 +158,7 @@ fn capture_once(
 fn capture_file(
     folder: BorrowedFd<'_>,
     name: &str,
-    earlier: Option<&Manifest>,
+    earlier: Option<&(ContentHash, Manifest)>,
     cas: &Cas,
     before: &Stat,
 ) -> Result<Capture, TreeError> {
@@ -170,7 +170,15 @@ fn capture_file(
     };
     // No further than it was long; if it grew, its size says so afterwards.
     let length = Fingerprint::of(before).size;
-    let ingested = match cas.ingest_like((&mut file).take(length), earlier) {
+    let changed = match earlier {
+        Some((hash, manifest)) => cas.ingest_changed(&file, length, (hash, manifest)),
+        None => Ok(None),
+    };
+    let manifest = earlier.map(|(_, manifest)| manifest);
+    let ingested = match changed.and_then(|changed| match changed {
+        Some(ingested) => Ok(ingested),
+        None => cas.ingest_like((&mut file).take(length), manifest),
+    }) {
         Ok(ingested) => ingested,
         Err(Ingest::Read(error)) => return Ok(Capture::Unreadable(error)),
         Err(Ingest::Store(error)) => return Err(error.into()),

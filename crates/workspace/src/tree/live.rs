@@ -10,12 +10,13 @@ use ignore::gitignore::Gitignore;
 use rustix::fs::{self as sys, AtFlags, Stat};
 
 use super::capture::{Capture, Captured, READ_AHEAD, capture_ahead, capture_in};
+use super::renames::paired;
 use super::root::{self, Fingerprint, Root, Unsynced};
 use super::rules::IGNORE_FILE;
 use super::seen::Seen;
 use super::{Problem, ProblemReason, TreeError};
 use crate::content::Cas;
-use crate::proto::ledger::{in_order, str_range};
+use crate::proto::ledger::str_range;
 use crate::proto::path::RESERVED;
 use crate::proto::{ContentHash, Kind, Node, WorkspacePath};
 use crate::watch::{Happening, Unsettled, WatchMode, Watcher};
@@ -64,7 +65,7 @@ pub(crate) struct LiveTree {
     watcher: Option<Watcher>,
     mode: WatchMode,
     unsettled: Unsettled,
-    look_everywhere: bool,
+    pub(super) look_everywhere: bool,
     pub(super) ignore: Gitignore,
     /// How the ignore file looked when it was read; `None` when there was none.
     pub(super) ignore_file: Option<Fingerprint>,
@@ -326,6 +327,11 @@ impl LiveTree {
             self.look_everywhere |= whole;
             return Err(error);
         }
+        Ok(self.seen_all(looking, now))
+    }
+
+    /// What looking brought, once it is over.
+    pub(super) fn seen_all(&mut self, mut looking: Looking, now: Instant) -> Sight {
         for path in &looking.unstable {
             self.unsettled.again(path.clone(), now);
         }
@@ -335,10 +341,10 @@ impl LiveTree {
             self.look_everywhere = true;
             self.forget_ignored(&mut looking);
         }
-        Ok(Sight {
+        Sight {
             changes: paired(looking.changes, &looking.guessed),
             refreshed: looking.refreshed,
-        })
+        }
     }
 
     /// Looks at paths; those of one folder follow each other and share its
@@ -425,6 +431,10 @@ impl LiveTree {
                     fingerprint,
                 };
                 self.found(path, Captured { seen, small: None }, looking);
+            }
+            if let Some(later) = &mut looking.later {
+                later.push(path.clone());
+                return Ok(());
             }
             return self.examine_folder(Some(path), cas, looking);
         }
@@ -520,6 +530,27 @@ impl LiveTree {
         cas: &Cas,
         looking: &mut Looking,
     ) -> Result<(), TreeError> {
+        let Some((folder, children)) = self.open_folder(path, looking) else {
+            return Ok(());
+        };
+        for some in children.chunks(READ_AHEAD) {
+            self.examine_some(folder.as_fd(), some, cas, looking)?;
+        }
+        let here: BTreeSet<WorkspacePath> = children.into_iter().collect();
+        for child in self.seen_children(path) {
+            if !here.contains(&child) && !self.is_ignored(&child, false) {
+                self.vanish(&child, looking);
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches a folder and reads the names in it; `None` when that cannot be done.
+    pub(super) fn open_folder(
+        &mut self,
+        path: Option<&WorkspacePath>,
+        looking: &mut Looking,
+    ) -> Option<(OwnedFd, Vec<WorkspacePath>)> {
         if let (Some(watcher), Some(path)) = (&mut self.watcher, path) {
             let absolute = self.root.absolute(Some(path));
             match watcher.watch(path, &absolute) {
@@ -541,15 +572,13 @@ impl LiveTree {
         let (folder, names) = match names {
             Ok(found) => found,
             Err(error) if root::is_absence(&error) => {
-                if let Some(path) = path {
-                    looking.unstable.push(path.clone());
-                }
-                return Ok(());
+                looking.unstable.extend(path.cloned());
+                return None;
             }
             Err(error) => {
                 let name = path.map_or(".", WorkspacePath::as_str);
                 self.report(name, ProblemReason::Unreadable(error.to_string()));
-                return Ok(());
+                return None;
             }
         };
         self.readable_again(path.map_or(".", WorkspacePath::as_str));
@@ -557,28 +586,28 @@ impl LiveTree {
         for name in odd {
             self.report(&format!("{prefix}{name}"), ProblemReason::NameNotUtf8);
         }
-        let children: Vec<WorkspacePath> = names
+        let children = names
             .iter()
             .filter_map(|name| WorkspacePath::parse(&format!("{prefix}{name}")).ok())
             .collect();
-        for some in children.chunks(READ_AHEAD) {
-            let is_new = |path: &&WorkspacePath| {
-                !self.seen.contains_key(*path) && !self.is_ignored(path, false)
-            };
-            let new: Vec<WorkspacePath> = some.iter().filter(is_new).cloned().collect();
-            looking
-                .captured
-                .extend(capture_ahead(folder.as_fd(), &new, cas));
-            for child in some {
-                self.examine(folder.as_fd(), child, cas, looking)?;
-                looking.captured.remove(child);
-            }
-        }
-        let here: BTreeSet<WorkspacePath> = children.into_iter().collect();
-        for child in self.seen_children(path) {
-            if !here.contains(&child) && !self.is_ignored(&child, false) {
-                self.vanish(&child, looking);
-            }
+        Some((folder, children))
+    }
+
+    /// Looks at some entries of a folder; small ones that are new are read ahead.
+    pub(super) fn examine_some(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        some: &[WorkspacePath],
+        cas: &Cas,
+        looking: &mut Looking,
+    ) -> Result<(), TreeError> {
+        let is_new =
+            |path: &&WorkspacePath| !self.seen.contains_key(*path) && !self.is_ignored(path, false);
+        let new: Vec<WorkspacePath> = some.iter().filter(is_new).cloned().collect();
+        looking.captured.extend(capture_ahead(folder, &new, cas));
+        for child in some {
+            self.examine(folder, child, cas, looking)?;
+            looking.captured.remove(child);
         }
         Ok(())
     }
@@ -699,8 +728,10 @@ impl LiveTree {
 }
 
 #[derive(Default)]
-struct Looking {
-    changes: Vec<Found>,
+pub(super) struct Looking {
+    pub(super) changes: Vec<Found>,
+    /// Folders that are looked into later, where that is so.
+    pub(super) later: Option<Vec<WorkspacePath>>,
     refreshed: Vec<WorkspacePath>,
     unstable: Vec<WorkspacePath>,
     done: HashSet<WorkspacePath>,
@@ -712,47 +743,13 @@ struct Looking {
     departed: HashMap<u64, (WorkspacePath, Seen)>,
 }
 
-/// Orders changes, and keeps a rename only where its source is really gone; of a
-/// guessed folder, only where something in it moved along.
-fn paired(changes: Vec<Found>, guessed: &HashSet<WorkspacePath>) -> Vec<Found> {
-    let gone: HashSet<WorkspacePath> = changes
-        .iter()
-        .filter(|found| found.new.is_none())
-        .map(|found| found.path.clone())
-        .collect();
-    let mut proven = HashSet::new();
-    for found in &changes {
-        if let Some(from) = &found.renamed_from
-            && !guessed.contains(&found.path)
-        {
-            prove_parents(&found.path, from, &mut proven);
+impl Looking {
+    /// At folders without what is in them.
+    pub(super) fn later() -> Self {
+        Self {
+            later: Some(Vec::new()),
+            ..Self::default()
         }
-    }
-    let mut changes = in_order(changes, |found| &found.path, |found| found.node().cloned());
-    let mut taken = HashSet::new();
-    for found in &mut changes {
-        let is_guess = guessed.contains(&found.path);
-        found.renamed_from = found.renamed_from.take().filter(|from| {
-            gone.contains(from)
-                && (!is_guess || proven.contains(&(found.path.clone(), from.clone())))
-                && taken.insert(from.clone())
-        });
-    }
-    changes
-}
-
-/// What kept its name when it moved, moved with its folder.
-fn prove_parents(
-    to: &WorkspacePath,
-    from: &WorkspacePath,
-    proven: &mut HashSet<(WorkspacePath, WorkspacePath)>,
-) {
-    let (mut to, mut from) = (to.clone(), from.clone());
-    while to.name() == from.name()
-        && let (Some(above), Some(before)) = (to.parent(), from.parent())
-        && proven.insert((above.clone(), before.clone()))
-    {
-        (to, from) = (above, before);
     }
 }
 

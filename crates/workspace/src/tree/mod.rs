@@ -2,7 +2,9 @@
 
 mod apply;
 mod capture;
+mod first;
 mod live;
+mod renames;
 mod root;
 mod rules;
 pub(crate) mod seen;
@@ -11,6 +13,7 @@ pub use root::Fingerprint;
 pub use seen::Seen;
 
 pub(crate) use apply::{Applied, Content};
+pub(crate) use first::FirstLook;
 pub(crate) use live::{Found, LiveTree, Look};
 pub(crate) use root::{Root, Temporary};
 

@@ -15,16 +15,24 @@ use tokio_util::sync::CancellationToken;
 async fn main() {
     let home = PathBuf::from(std::env::args().nth(1).expect("usage: crash_master HOME"));
     let config = WorkspaceConfig::new(home.join("work"), home.join("state"), home.join("cas"));
-    let workspace = tokio::task::spawn_blocking(move || Workspace::open(&config).unwrap())
-        .await
-        .unwrap();
+    let started = tokio::task::spawn_blocking(move || Workspace::start(&config).unwrap());
+    let (workspace, opening) = started.await.unwrap();
     let listener = quintet_framing::unix::bind(&home.join("master.sock"))
         .await
         .unwrap();
     println!("ready");
     let mut sessions = JoinSet::new();
+    let mut opening = std::pin::pin!(opening.done());
+    let mut is_open = false;
     loop {
-        let (stream, _) = listener.accept().await.unwrap();
+        let (stream, _) = tokio::select! {
+            opened = &mut opening, if !is_open => {
+                opened.unwrap();
+                is_open = true;
+                continue;
+            }
+            accepted = listener.accept() => accepted.unwrap(),
+        };
         let workspace = workspace.clone();
         sessions.spawn(async move {
             let connection = Connection::over_stream(stream);

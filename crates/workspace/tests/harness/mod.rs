@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quintet_workspace::replica::UnixDial;
-use quintet_workspace::{Connection, Replica, ReplicaConfig, Workspace, WorkspaceConfig};
+use quintet_workspace::{Connection, Opening, Replica, ReplicaConfig, Workspace, WorkspaceConfig};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -61,6 +61,22 @@ impl Host {
         let workspace = tokio::task::spawn_blocking(move || Workspace::open(&config).unwrap())
             .await
             .unwrap();
+        Self::serving(home, workspace)
+    }
+
+    /// Serves replicas at once, while the folder is still being read.
+    pub async fn start(home: tempfile::TempDir) -> (Self, Opening) {
+        let config = WorkspaceConfig::new(
+            home.path().join("work"),
+            home.path().join("state"),
+            home.path().join("cas"),
+        );
+        let started = tokio::task::spawn_blocking(move || Workspace::start(&config).unwrap());
+        let (workspace, opening) = started.await.unwrap();
+        (Self::serving(home, workspace), opening)
+    }
+
+    fn serving(home: tempfile::TempDir, workspace: Workspace) -> Self {
         let socket = home.path().join("master.sock");
         drop(std::fs::remove_file(&socket));
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();

@@ -12,7 +12,7 @@ use quintet_framing::unix;
 use quintet_runtime::config;
 use quintet_workspace::control::{self, Open, PruneAnswer, Request};
 use quintet_workspace::transport::accept_websocket;
-use quintet_workspace::{Connection, Place, Role, Workspace, WorkspaceConfig};
+use quintet_workspace::{Connection, Opening, Place, Role, Workspace, WorkspaceConfig};
 use serde::Serialize;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -107,7 +107,7 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> Result<ExitCode, 
         larger_than: Some(config.workspace.history_size.bytes()),
     };
     let inline_below = config.workspace.inline_below.bytes();
-    let workspace = open(&place, &args, inline_below).await?;
+    let (workspace, opening) = start(&place, &args, inline_below).await?;
     let socket = args
         .socket
         .clone()
@@ -125,6 +125,19 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> Result<ExitCode, 
         None => None,
     };
     tasks.spawn(accept(workspace.clone(), Door::Unix(bound), stop.clone()));
+    // Replicas are served while the tree is still being read.
+    let opened = tokio::select! {
+        opened = opening.done() => opened.map(|()| true).map_err(failed),
+        _ = interrupt.recv() => Ok(false),
+        _ = terminate.recv() => Ok(false),
+    };
+    if !matches!(opened, Ok(true)) {
+        stop.cancel();
+        while tasks.join_next().await.is_some() {}
+        workspace.close().await;
+        drop(std::fs::remove_file(&socket));
+        return opened.map(|_| ExitCode::SUCCESS);
+    }
     let asked = control::serve(
         Open::Master(workspace.clone()),
         place.state_dir.clone(),
@@ -207,17 +220,17 @@ fn place(context: &Context, args: &ServeArgs) -> Result<Place, CommandError> {
     Ok(place)
 }
 
-async fn open(
+async fn start(
     place: &Place,
     args: &ServeArgs,
     inline_below: u64,
-) -> Result<Workspace, CommandError> {
+) -> Result<(Workspace, Opening), CommandError> {
     let mut config = WorkspaceConfig::new(&place.dir, &place.state_dir, &place.cas_dir);
     config.author.clone_from(&args.author);
     config.limits = args.limits.limits();
     config.inline_below = inline_below;
     config.poll_instead = args.limits.poll_instead();
-    tokio::task::spawn_blocking(move || Workspace::open(&config))
+    tokio::task::spawn_blocking(move || Workspace::start(&config))
         .await
         .map_err(failed)?
         .map_err(failed)
