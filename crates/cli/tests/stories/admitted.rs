@@ -168,7 +168,7 @@ async fn a_certificate_that_the_machine_trusts_needs_no_fingerprint() {
             "exec \"$0\" \"$@\" 2>&1",
             env!("CARGO_BIN_EXE_quintet"),
         ])
-        .args(&dial)
+        .args(dial)
         .env("SSL_CERT_FILE", &cert);
     let mut trusting = Running::start(trusting);
     trusting.prints("online as w").await;

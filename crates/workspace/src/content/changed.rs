@@ -82,11 +82,14 @@ fn parts_of(range: Range<u64>) -> Range<usize> {
     number(range.start / PART as u64)..number(range.end.div_ceil(PART as u64))
 }
 
+/// What one thread hashed of a file, by offset.
+type Share = Vec<(u64, Vec<ChainingValue>)>;
+
 /// The chaining values of all parts of a file, with all cores; `None` when it
 /// is shorter.
 fn hash_parts(file: &File, size: u64) -> io::Result<Option<Vec<ChainingValue>>> {
     let next = AtomicU64::new(0);
-    let work = || -> io::Result<Option<Vec<(u64, Vec<ChainingValue>)>>> {
+    let work = || -> io::Result<Option<Share>> {
         let mut buffer = vec![0; AT_ONCE];
         let mut done = Vec::new();
         loop {
