@@ -8,7 +8,6 @@
 //! - [`FrameReader`] and [`FrameWriter`]: the codec over any byte stream.
 //! - [`confined`]: whether the process at the other end is in a sandbox.
 //! - [`descriptors`]: how many of them this process may have.
-//! - [`ReadAhead`]: large reads for as long as there is much to read.
 //! - [`unix`], [`tcp`] and [`ws`]: the byte transports that carry frames.
 //!
 //! This crate must never know a message of any plane.
@@ -16,7 +15,6 @@
 pub mod confined;
 pub mod descriptors;
 pub mod proto;
-mod read_ahead;
 mod reader;
 pub mod tcp;
 pub mod unix;
@@ -25,6 +23,5 @@ pub mod ws;
 
 pub use proto::backoff;
 pub use proto::codec::{ByteOrder, Decoder, FrameError, FrameFormat, HEADER_LEN};
-pub use read_ahead::ReadAhead;
 pub use reader::{FrameReader, ReadError};
 pub use writer::FrameWriter;

@@ -14,21 +14,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
-use tokio_tungstenite::tungstenite::http::{HeaderValue, StatusCode, Uri, header};
+use tokio_tungstenite::tungstenite::http::{HeaderValue, StatusCode, header};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_tungstenite::{Connector, MaybeTlsStream, WebSocketStream};
 
+use crate::ReadError;
 use crate::proto::codec::{Decoder, FrameError, FrameFormat};
-use crate::{ReadAhead, ReadError};
 
 /// Memory that one connection may take.
 #[derive(Debug, Clone, Copy)]
 pub struct WsLimits {
     /// The largest message that is read.
     pub max_message: usize,
-    /// The read buffer, which every connection holds even when idle. More is read at a time while
-    /// there is more, see [`ReadAhead`].
+    /// The read buffer, which every connection holds even when idle.
     pub read_buffer: usize,
 }
 
@@ -59,10 +58,7 @@ pub struct WsDial<'a> {
 }
 
 /// A dialled connection.
-pub type DialledWs = WebSocketStream<DialledStream>;
-
-/// What carries a dialled connection.
-pub type DialledStream = MaybeTlsStream<ReadAhead<TcpStream>>;
+pub type DialledWs = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// Why a dial failed.
 #[derive(Debug, thiserror::Error)]
@@ -125,13 +121,14 @@ pub async fn dial(dial: WsDial<'_>) -> Result<(DialledWs, Option<String>), DialE
         bearer.set_sensitive(true);
         request.headers_mut().insert(header::AUTHORIZATION, bearer);
     }
-    let connected = async {
-        let socket = connect(request.uri()).await?;
-        let config = Some(dial.limits.config());
-        let tls = dial.tls.map(Connector::Rustls);
-        tokio_tungstenite::client_async_tls_with_config(request, socket, config, tls).await
-    };
-    let (stream, response) = connected.await.map_err(|error| match error {
+    let (stream, response) = tokio_tungstenite::connect_async_tls_with_config(
+        request,
+        Some(dial.limits.config()),
+        true,
+        dial.tls.map(Connector::Rustls),
+    )
+    .await
+    .map_err(|error| match error {
         WsError::Http(response) => DialError::Refused {
             url: dial.url.to_owned(),
             status: response.status().as_u16(),
@@ -156,23 +153,6 @@ pub async fn dial(dial: WsDial<'_>) -> Result<(DialledWs, Option<String>), DialE
     Ok((stream, chosen))
 }
 
-async fn connect(uri: &Uri) -> io::Result<ReadAhead<TcpStream>> {
-    let invalid = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
-    let host = uri
-        .host()
-        .ok_or_else(|| invalid("the address has no host"))?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let usual = match uri.scheme_str() {
-        Some("wss") => 443,
-        Some("ws") => 80,
-        _ => return Err(invalid("the address is neither ws:// nor wss://")),
-    };
-    let socket = TcpStream::connect((host, uri.port_u16().unwrap_or(usual))).await?;
-    // Small messages must not wait for the acknowledgement of the one before.
-    socket.set_nodelay(true)?;
-    Ok(ReadAhead::new(socket))
-}
-
 /// An answer that refuses an upgrade.
 #[derive(Debug)]
 pub struct Refusal {
@@ -189,11 +169,10 @@ pub async fn accept<S>(
     socket: S,
     limits: WsLimits,
     admit: impl FnOnce(&Request) -> Result<Option<String>, Refusal> + Unpin,
-) -> Result<WebSocketStream<ReadAhead<S>>, Box<WsError>>
+) -> Result<WebSocketStream<S>, Box<WsError>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let socket = ReadAhead::new(socket);
     #[expect(
         clippy::result_large_err,
         reason = "the error type is the handshake library's"
@@ -347,7 +326,7 @@ mod tests {
         admit: impl FnOnce(&Request) -> Result<Option<String>, Refusal> + Unpin,
     ) -> (
         Result<(DialledWs, Option<String>), DialError>,
-        Result<WebSocketStream<ReadAhead<TcpStream>>, Box<WsError>>,
+        Result<WebSocketStream<TcpStream>, Box<WsError>>,
     ) {
         let accept = async {
             let (socket, _) = listener.accept().await.expect("dialled");

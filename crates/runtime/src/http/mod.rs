@@ -40,7 +40,7 @@ impl Connected<IncomingStream<'_, tls::PlainListener>> for PeerAddress {
     fn connect_info(stream: IncomingStream<'_, tls::PlainListener>) -> Self {
         Self {
             peer: *stream.remote_addr(),
-            local: stream.io().get_ref().local_addr().ok(),
+            local: stream.io().local_addr().ok(),
         }
     }
 }
@@ -49,7 +49,7 @@ impl Connected<IncomingStream<'_, tls::TlsListener>> for PeerAddress {
     fn connect_info(stream: IncomingStream<'_, tls::TlsListener>) -> Self {
         Self {
             peer: *stream.remote_addr(),
-            local: stream.io().get_ref().0.get_ref().local_addr().ok(),
+            local: stream.io().get_ref().0.local_addr().ok(),
         }
     }
 }

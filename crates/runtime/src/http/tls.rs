@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::Listener;
-use quintet_framing::ReadAhead;
 use quintet_sandbox::proto::Fingerprint;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -129,13 +128,13 @@ impl PlainListener {
 }
 
 impl Listener for PlainListener {
-    type Io = ReadAhead<TcpStream>;
+    type Io = TcpStream;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         let (mut socket, peer) = Listener::accept(&mut self.0).await;
         send_at_once(&mut socket);
-        (ReadAhead::new(socket), peer)
+        (socket, peer)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -147,7 +146,7 @@ impl Listener for PlainListener {
 pub(crate) struct TlsListener {
     tcp: TcpListener,
     acceptor: TlsAcceptor,
-    handshakes: JoinSet<Option<(TlsStream<ReadAhead<TcpStream>>, SocketAddr)>>,
+    handshakes: JoinSet<Option<(TlsStream<TcpStream>, SocketAddr)>>,
 }
 
 impl TlsListener {
@@ -161,7 +160,7 @@ impl TlsListener {
 }
 
 impl Listener for TlsListener {
-    type Io = TlsStream<ReadAhead<TcpStream>>;
+    type Io = TlsStream<TcpStream>;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
@@ -171,7 +170,7 @@ impl Listener for TlsListener {
                     match accepted {
                         Ok((mut socket, peer)) => {
                             send_at_once(&mut socket);
-                            let handshake = self.acceptor.accept(ReadAhead::new(socket));
+                            let handshake = self.acceptor.accept(socket);
                             self.handshakes.spawn(async move {
                                 let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
                                 match done {

@@ -20,7 +20,6 @@ mod registry;
 mod serve;
 mod shell;
 mod transfer;
-mod write_behind;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

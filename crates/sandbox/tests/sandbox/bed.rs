@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{SinkExt as _, StreamExt as _};
-use quintet_framing::ReadAhead;
 use quintet_framing::backoff::BackoffPolicy;
-use quintet_framing::ws::{DialledStream, Refusal, WsDial, WsLimits, accept, dial};
+use quintet_framing::ws::{Refusal, WsDial, WsLimits, accept, dial};
 use quintet_sandbox::hub::{
     AuthError, Hub, HubEvent, HubObserver, HubSettings, PeerInfo, Receipt, SOCKET_BUFFER,
     WorkerAuth, WorkerStatus, auth, loopback,
@@ -23,6 +22,7 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_tungstenite::MaybeTlsStream;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -381,7 +381,7 @@ impl Drop for Program {
 pub(crate) struct Raw<S>(pub(crate) TungsteniteSocket<S>);
 
 /// Dials a hub as a worker that says only what a test says.
-pub(crate) async fn raw_worker(url: &str, protocols: &[&str]) -> Raw<DialledStream> {
+pub(crate) async fn raw_worker(url: &str, protocols: &[&str]) -> Raw<MaybeTlsStream<TcpStream>> {
     raw_worker_with(url, protocols, 64 * 1024).await
 }
 
@@ -389,7 +389,7 @@ pub(crate) async fn raw_worker_with(
     url: &str,
     protocols: &[&str],
     read_buffer: usize,
-) -> Raw<DialledStream> {
+) -> Raw<MaybeTlsStream<TcpStream>> {
     let limits = WsLimits {
         max_message: 64 * 1024 * 1024,
         read_buffer,
@@ -480,7 +480,7 @@ impl RawHub {
     }
 
     /// Accepts one worker, takes its registration and acknowledges it.
-    pub(crate) async fn accept(&self, protocol: Protocol) -> Raw<ReadAhead<TcpStream>> {
+    pub(crate) async fn accept(&self, protocol: Protocol) -> Raw<TcpStream> {
         let (mut raw, register) = self.accept_silently(protocol).await;
         assert_eq!(register["type"], "register");
         raw.send(serde_json::json!({
@@ -490,10 +490,7 @@ impl RawHub {
         raw
     }
 
-    pub(crate) async fn accept_silently(
-        &self,
-        protocol: Protocol,
-    ) -> (Raw<ReadAhead<TcpStream>>, Value) {
+    pub(crate) async fn accept_silently(&self, protocol: Protocol) -> (Raw<TcpStream>, Value) {
         let (socket, _) = soon("a worker dials", self.listener.accept())
             .await
             .unwrap();

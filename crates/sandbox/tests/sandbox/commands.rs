@@ -453,10 +453,7 @@ async fn labels_select_workers() {
 
 // ---- the worker against a raw hub: v1 to the letter ----
 
-async fn answer(
-    raw: &mut Raw<quintet_framing::ReadAhead<tokio::net::TcpStream>>,
-    request: Value,
-) -> Value {
+async fn answer(raw: &mut Raw<tokio::net::TcpStream>, request: Value) -> Value {
     raw.send(request).await;
     raw.json().await
 }

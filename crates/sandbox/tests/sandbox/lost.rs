@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use quintet_framing::ws::DialledStream;
 use quintet_sandbox::hub::{
     ExecEvent, ExecHandle, ExecOutcome, ExecRequest, HubSettings, RequestError, WorkerStatus,
 };
@@ -11,6 +10,8 @@ use quintet_sandbox::proto::{Liveness, Protocol};
 use quintet_sandbox::socket::WsMessage;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_tungstenite::MaybeTlsStream;
 
 use crate::bed::{Bed, Lone, Raw, raw_worker, soon};
 use crate::commands::command;
@@ -43,7 +44,7 @@ async fn end<S: AsyncRead + AsyncWrite + Unpin>(raw: &mut Raw<S>, stream: u32, o
 }
 
 /// Registers `w` on a connection of a name, after a former one.
-async fn connect(bed: &Bed, name: &str, former: Value) -> Raw<DialledStream> {
+async fn connect(bed: &Bed, name: &str, former: Value) -> Raw<MaybeTlsStream<TcpStream>> {
     let mut raw = raw_worker(&bed.url(), &["sandd.v2"]).await;
     register(&mut raw, name, former).await;
     bed.online("w").await;

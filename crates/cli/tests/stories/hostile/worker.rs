@@ -1,16 +1,17 @@
 //! A worker that says what it should not, on the daemon's own port.
 
 use futures_util::{SinkExt, StreamExt};
-use quintet_framing::ws::DialledStream;
 use quintet_sandbox::proto::frame::{Body, End, Frame, Mirror, Mirrored, Open, Outcome};
 use quintet_sandbox::socket::{TungsteniteSocket, WsMessage};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_tungstenite::MaybeTlsStream;
 
 use super::{dialled, row};
 use crate::harness::{Daemon, Machine, Running, within};
 
 /// A worker of this user that does as the story says.
-pub(super) struct BadWorker(TungsteniteSocket<DialledStream>);
+pub(super) struct BadWorker(TungsteniteSocket<MaybeTlsStream<TcpStream>>);
 
 impl BadWorker {
     pub(super) async fn registers(daemon: &Daemon, id: &str, token: Option<&str>) -> (Self, Value) {
