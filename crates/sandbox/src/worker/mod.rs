@@ -19,7 +19,6 @@ mod partials;
 mod process;
 mod spool;
 mod state;
-mod terminal;
 mod transfer;
 mod tree;
 mod upload;

@@ -6,16 +6,15 @@ use std::process::ExitStatus;
 use std::sync::OnceLock;
 
 use bytes::{Bytes, BytesMut};
-use pty_process::Size;
+use pty_process::{OwnedReadPty, OwnedWritePty, Size};
 use quintet_framing::descriptors::give_back;
 use rustix::fs::OFlags;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::process::Child;
 use tokio::sync::oneshot;
 
 use super::spool::MAX_RECORD;
-use super::terminal::{self, TerminalInput, TerminalOutput};
 use crate::isolate::client::IsolatedExit;
 use crate::isolate::{Files, IsolationClient, Program};
 
@@ -51,7 +50,7 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub(crate) enum Input {
     Pipe(pipe::Sender),
-    Terminal(TerminalInput),
+    Pty(OwnedWritePty),
 }
 
 /// Where its output comes from.
@@ -62,7 +61,7 @@ pub(crate) enum Output {
         /// Bytes to ask for at the next read.
         want: usize,
     },
-    Terminal(TerminalOutput),
+    Pty(OwnedReadPty),
 }
 
 /// Waits for its end.
@@ -157,11 +156,11 @@ impl Spawner {
                 (pid, Exit::Helper(exit))
             }
         };
-        let (output, input) = terminal::split(pty.into())?;
+        let (read, write) = pty.into_split();
         Ok(Process {
             pid,
-            stdin: Some(Input::Terminal(input)),
-            stdout: Some(Output::Terminal(output)),
+            stdin: Some(Input::Pty(write)),
+            stdout: Some(Output::Pty(read)),
             stderr: None,
             exit,
         })
@@ -200,7 +199,16 @@ impl Output {
                     Err(_) => return None,
                 }
             },
-            Self::Terminal(terminal) => terminal.read().await,
+            Self::Pty(pty) => {
+                // The kernel gives a terminal's output in pieces of at most 4 KiB.
+                let mut buffer = BytesMut::with_capacity(4096);
+                match pty.read_buf(&mut buffer).await {
+                    Ok(0) => None,
+                    Ok(_) => Some(buffer.freeze()),
+                    // EIO is how Linux says that nobody has the terminal open any more.
+                    Err(_) => None,
+                }
+            }
         }
     }
 }
@@ -210,7 +218,7 @@ impl Input {
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Pipe(pipe) => pipe.write(bytes).await,
-            Self::Terminal(terminal) => terminal.write(bytes).await,
+            Self::Pty(pty) => pty.write(bytes).await,
         }
     }
 
@@ -218,7 +226,7 @@ impl Input {
     pub(crate) fn resize(&self, rows: u16, cols: u16) -> io::Result<()> {
         match self {
             Self::Pipe(_) => Ok(()),
-            Self::Terminal(terminal) => terminal.resize(rows, cols),
+            Self::Pty(pty) => pty.resize(Size::new(rows, cols)).map_err(pty_error),
         }
     }
 }
