@@ -85,8 +85,9 @@ pub(crate) async fn run(context: &Context, args: &DoctorArgs) -> Result<ExitCode
     if args.json.json {
         context.output.json(&checks)?;
     } else {
+        let width = checks.iter().map(|check| check.check.len()).max();
         for check in &checks {
-            print(context, check)?;
+            print(context, check, width.unwrap_or_default())?;
         }
     }
     Ok(if checks.iter().all(|check| check.ok || !check.needed) {
@@ -96,7 +97,7 @@ pub(crate) async fn run(context: &Context, args: &DoctorArgs) -> Result<ExitCode
     })
 }
 
-fn print(context: &Context, check: &Check) -> Result<(), CommandError> {
+fn print(context: &Context, check: &Check, width: usize) -> Result<(), CommandError> {
     let mark = match (check.ok, check.needed) {
         (true, _) => styled(GOOD, "✓"),
         (false, true) => styled(BAD, "✗"),
@@ -105,7 +106,7 @@ fn print(context: &Context, check: &Check) -> Result<(), CommandError> {
     let detail = terminal_text::one_line(&check.detail);
     context
         .output
-        .line(format_args!("{mark} {:<16} {detail}", check.check))?;
+        .line(format_args!("{mark} {:<width$} {detail}", check.check))?;
     if !check.fix.is_empty() {
         context.output.line(format_args!(
             "  {}",

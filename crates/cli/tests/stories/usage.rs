@@ -172,8 +172,19 @@ async fn doctor_reports_in_the_published_shape() {
     machine.configure("[http]\nlisten = 5\n");
     let finished = machine.runs(&["doctor"]).await;
     assert!(finished.stdout.contains("✗ config"), "{finished:?}");
+    // One column for the names, whatever the longest is.
+    let kernel = details_at(&finished.stdout, "kernel", "Linux ");
+    let isolation = details_at(&finished.stdout, "isolate no_new_privs", "setuid ");
+    assert_eq!(kernel, isolation, "{}", finished.stdout);
     assert!(!finished.stdout.contains('\u{1b}'), "no colour in a pipe");
     finished.fails(1);
+}
+
+/// The column at which the details of a check begin.
+fn details_at(listing: &str, check: &str, details: &str) -> usize {
+    let line = listing.lines().find(|line| line.contains(check));
+    line.and_then(|line| line.find(details))
+        .unwrap_or_else(|| panic!("{check} with {details:?} is in\n{listing}"))
 }
 
 #[tokio::test]

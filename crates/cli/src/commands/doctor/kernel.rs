@@ -96,7 +96,10 @@ fn seccomp() -> Check {
 
 fn cgroups() -> Check {
     const NAME: &str = "cgroup v2";
-    let Ok(controllers) = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers") else {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let controllers = unified(&mounts)
+        .and_then(|point| fs::read_to_string(format!("{point}/cgroup.controllers")).ok());
+    let Some(controllers) = controllers else {
         return Check::bad(
             NAME,
             "not mounted: limits of memory hold for each process and not for a whole tree",
@@ -109,10 +112,22 @@ fn cgroups() -> Check {
     } else {
         Check::bad(
             NAME,
-            format!("mounted without the memory controller ({controllers})"),
+            match controllers {
+                "" => "mounted without any controller".to_owned(),
+                some => format!("mounted without the memory controller ({some})"),
+            },
             "delegate it: systemctl set-property user@$UID.service Delegate=yes",
         )
     }
+}
+
+/// Where the unified hierarchy is mounted: beside the older ones it is not at `/sys/fs/cgroup` itself.
+fn unified(mounts: &str) -> Option<&str> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let point = fields.nth(1)?;
+        (fields.next()? == "cgroup2").then_some(point)
+    })
 }
 
 async fn user_namespaces() -> Check {
@@ -194,5 +209,21 @@ fn fuse() -> Check {
             ),
             "sudo apt-get install fuse3 && sudo modprobe fuse",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unified;
+
+    #[test]
+    fn the_unified_hierarchy_is_found_where_it_is_mounted() {
+        let both = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                    cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
+        assert_eq!(unified(both), Some("/sys/fs/cgroup/unified"));
+        let alone = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
+        assert_eq!(unified(alone), Some("/sys/fs/cgroup"));
+        let none = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n";
+        assert_eq!(unified(none), None);
     }
 }
