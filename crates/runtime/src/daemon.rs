@@ -129,7 +129,7 @@ pub struct RunFile {
 /// What a person is told when the daemon is ready.
 #[derive(Debug, Clone)]
 pub struct Welcome {
-    /// A code for the first browser; none once a device is paired.
+    /// A code for the first browser; none once a device is paired or a code was asked for.
     pub pairing: Option<PairingCode>,
     /// The agent that answers when none is named.
     pub agent: &'static str,
@@ -413,10 +413,7 @@ impl Daemon {
     /// What to tell the person who started it.
     pub async fn welcome(&self) -> Result<Welcome, Refusal> {
         let runtime = &self.runtime;
-        let pairing = match runtime.list_devices().await?.is_empty() {
-            true => Some(runtime.pairing_code()?),
-            false => None,
-        };
+        let pairing = runtime.first_pairing_code().await?;
         let agent = runtime.coordinator.instances().default_agent();
         let config = runtime.config.current();
         let coder = config.agents.get("coder");

@@ -114,6 +114,20 @@ impl Pairing {
         Ok(())
     }
 
+    /// Opens a code where there never was one; false when somebody asked for one before.
+    pub fn open_first(
+        &mut self,
+        code: &str,
+        now: Seconds,
+        ttl: Seconds,
+    ) -> Result<bool, PairError> {
+        if self.generation > 0 {
+            return Ok(false);
+        }
+        self.open(code, now, ttl)?;
+        Ok(true)
+    }
+
     /// v1: compares the code that was sent, and uses ours up when they are equal.
     pub fn try_code(&mut self, sent: &str, source: IpAddr, now: Seconds) -> Result<(), PairError> {
         self.check_code(sent, source, now)?;
@@ -320,6 +334,17 @@ mod tests {
             pairing.try_code("012345", source(9), 310),
             Err(PairError::Expired)
         );
+    }
+
+    #[test]
+    fn a_first_code_takes_the_place_of_none() {
+        let mut pairing = Pairing::default();
+        assert_eq!(pairing.open_first("012345", 0, TTL), Ok(true));
+        assert_eq!(pairing.open_first("543210", 1, TTL), Ok(false));
+        assert_eq!(pairing.try_code("012345", source(1), 2), Ok(()));
+        let mut pairing = open("012345");
+        assert_eq!(pairing.open_first("543210", 1, TTL), Ok(false));
+        assert_eq!(pairing.try_code("012345", source(1), 2), Ok(()));
     }
 
     #[test]

@@ -266,6 +266,17 @@ impl<B: Backend> Hub<B> {
         })
     }
 
+    /// Makes a pairing code where nobody has asked for one: it takes the place of none.
+    pub fn open_first_code(&self) -> Result<Option<OpenedCode>, PairError> {
+        let code = pairing::digits(random());
+        let ttl = self.backend.settings().code_ttl;
+        let opened = self.pairing().open_first(&code, self.backend.now(), ttl)?;
+        Ok(opened.then_some(OpenedCode {
+            code,
+            expires_in: ttl,
+        }))
+    }
+
     /// A place for one more connection, if there is one.
     pub fn admit(&self) -> Option<OwnedSemaphorePermit> {
         self.permits.clone().try_acquire_owned().ok()

@@ -23,7 +23,9 @@ use quintet_channel::proto::keys::{KeyPair, PublicKey, Secret32};
 use quintet_channel::proto::pairing::{MAX_WRONG, PairError};
 use quintet_channel::proto::v1::E2eKey;
 use quintet_channel::proto::v2::message::OpError;
-use quintet_channel::server::{Backend, Closed, Hub, Limits, NewDevice, Peer, Request, Settings};
+use quintet_channel::server::{
+    Backend, Closed, Hub, Limits, NewDevice, OpenedCode, Peer, Request, Settings,
+};
 use quintet_control::wire::{DeviceInfo, DeviceList, PairingCode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -60,6 +62,17 @@ pub(crate) struct Invitation {
     pub(crate) expires_in: Seconds,
 }
 
+impl From<Invitation> for PairingCode {
+    fn from(invitation: Invitation) -> Self {
+        Self {
+            code: invitation.code,
+            url: invitation.url,
+            expires_in_secs: invitation.expires_in,
+            ws_url: invitation.ws_url,
+        }
+    }
+}
+
 /// Reads or makes the daemon's keys.
 pub(crate) async fn identity(db: &Db) -> Result<Identity, StoreError> {
     let (fresh, token) = (Secret32::new(random()), base64url::encode(&random::<32>()));
@@ -91,10 +104,17 @@ impl Channel {
 
     /// Makes a code, and the link that holds it.
     pub(crate) fn invite(&self) -> Result<Invitation, Refusal> {
-        let opened = self.hub.open_code().map_err(|error| match error {
-            PairError::LockedOut { .. } => Refusal::Conflict(error.to_string()),
-            error => Refusal::Internal(error.to_string()),
-        })?;
+        let opened = self.hub.open_code().map_err(refused)?;
+        Ok(self.invitation(opened))
+    }
+
+    /// The same, unless somebody has asked for a code already, which this one would end.
+    pub(crate) fn invite_first(&self) -> Result<Option<Invitation>, Refusal> {
+        let opened = self.hub.open_first_code().map_err(refused)?;
+        Ok(opened.map(|opened| self.invitation(opened)))
+    }
+
+    fn invitation(&self, opened: OpenedCode) -> Invitation {
         let address = SocketAddr::new(reachable(self.address.ip()), self.address.port());
         let secure = if self.tls { "s" } else { "" };
         let needs_token = !self.address.ip().is_loopback();
@@ -102,12 +122,12 @@ impl Channel {
             true => format!("?token={}", self.token),
             false => String::new(),
         };
-        Ok(Invitation {
+        Invitation {
             url: format!("http{secure}://{address}/#pair={}", opened.code),
             ws_url: format!("ws{secure}://{address}/ws{query}"),
             code: opened.code,
             expires_in: opened.expires_in,
-        })
+        }
     }
 
     /// Closes every connection.
@@ -115,6 +135,13 @@ impl Channel {
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+    }
+}
+
+fn refused(error: PairError) -> Refusal {
+    match error {
+        PairError::LockedOut { .. } => Refusal::Conflict(error.to_string()),
+        error => Refusal::Internal(error.to_string()),
     }
 }
 
@@ -278,13 +305,15 @@ impl Backend for DaemonBackend {
 impl Runtime {
     /// A code that a browser pairs with, once, and the link that carries it.
     pub(crate) fn pairing_code(&self) -> Result<PairingCode, Refusal> {
-        let invitation = self.channel.invite()?;
-        Ok(PairingCode {
-            code: invitation.code,
-            url: invitation.url,
-            expires_in_secs: invitation.expires_in,
-            ws_url: invitation.ws_url,
-        })
+        Ok(self.channel.invite()?.into())
+    }
+
+    /// A code for the first device; none where a device is paired or a code was asked for.
+    pub(crate) async fn first_pairing_code(&self) -> Result<Option<PairingCode>, Refusal> {
+        if !self.list_devices().await?.is_empty() {
+            return Ok(None);
+        }
+        Ok(self.channel.invite_first()?.map(PairingCode::from))
     }
 
     /// Devices that are paired.

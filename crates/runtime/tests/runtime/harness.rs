@@ -14,6 +14,21 @@ use quintet_runtime::home::Home;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+/// A daemon without a worker.
+pub(crate) fn options(home: &Home) -> DaemonOptions {
+    DaemonOptions {
+        config: ConfigInputs::new(home.config_file(), jiff::tz::TimeZone::UTC)
+            .with_agents_dir(home.agents_dir()),
+        home: home.clone(),
+        version: "test",
+        compat_socket: None,
+        insecure: false,
+        program: PathBuf::from("/nonexistent"),
+        worker: None,
+        base_env: BTreeMap::from([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())]),
+    }
+}
+
 pub(crate) struct TestDaemon {
     home: Home,
     folder: Option<tempfile::TempDir>,
@@ -40,18 +55,7 @@ impl TestDaemon {
 
     pub(crate) async fn on(folder: tempfile::TempDir) -> Self {
         let home = Home::new(folder.path());
-        let options = DaemonOptions {
-            config: ConfigInputs::new(home.config_file(), jiff::tz::TimeZone::UTC)
-                .with_agents_dir(home.agents_dir()),
-            home: home.clone(),
-            version: "test",
-            compat_socket: None,
-            insecure: false,
-            program: PathBuf::from("/nonexistent"),
-            worker: None,
-            base_env: BTreeMap::from([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())]),
-        };
-        let daemon = Daemon::start(options).await.expect("starts");
+        let daemon = Daemon::start(options(&home)).await.expect("starts");
         let (stop, stopped) = oneshot::channel();
         let mut running = JoinSet::new();
         running.spawn(daemon.run_until(async {

@@ -7,6 +7,7 @@ mod harness;
 mod instances;
 mod limits;
 mod models;
+mod pairing;
 mod sessions;
 mod settings;
 mod turns;
