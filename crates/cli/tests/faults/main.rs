@@ -27,6 +27,7 @@ mod planes;
 mod points;
 mod process;
 mod proxy;
+mod said;
 mod trials;
 #[path = "../stories/channel/v1.rs"]
 #[expect(dead_code, reason = "the stories need more of it")]

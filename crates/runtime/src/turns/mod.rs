@@ -13,7 +13,9 @@ use std::collections::hash_map::Entry as Slot;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quintet_agent::proto::message::{AgentId, FinishReason, InboundMessage, MessageData, Origin};
+use quintet_agent::proto::message::{
+    AgentId, AskOutcome, FinishReason, InboundMessage, MessageData, Origin,
+};
 use quintet_agent::{FailReason, Steered, TokenUsage, TurnEnd};
 use rust_decimal::Decimal;
 use serde_json::{Value, json};
@@ -27,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::policy::{self, Because, Rule};
 use crate::refusal::Refusal;
 use crate::sessions::approvals::Decision;
+use crate::sessions::asks::Ask;
 use crate::sessions::messages::{self, Channel, Message, Purpose, TurnOutcome};
 use crate::sessions::{self, Session, approvals, asks, compactions, usage};
 use crate::store::{Db, StoreError, WriteTx};
@@ -264,7 +267,7 @@ impl Coordinator {
         }
     }
 
-    /// Hands an answer to the agent that asked.
+    /// Answers a question and hands the answer to the agent that asked.
     pub(crate) async fn reply(
         &self,
         session: u64,
@@ -278,17 +281,22 @@ impl Coordinator {
             .db
             .write(move |tx| asks::answer(tx, session, ask, &content, &by))
             .await?;
+        self.answered(ask, outcome).await;
+        Ok(())
+    }
+
+    /// Hands an answer that is kept to the agent that asked.
+    pub(crate) async fn answered(&self, ask: Ask, outcome: AskOutcome) {
         // The turn that asked is over; a retry of it takes the answer.
         if ask.left_over {
-            return Ok(());
+            return;
         }
         let unclaimed = self.inner.answers.give(&ask.key, Answer::Ask(outcome));
         if let (Err(Answer::Ask(outcome)), Some(turn)) =
-            (unclaimed, self.inner.turns.of_session(session))
+            (unclaimed, self.inner.turns.of_session(ask.session))
         {
             turn.handle.answer_ask(ask.key, outcome).await;
         }
-        Ok(())
     }
 
     /// Hands a decision to the agent that asked for leave.

@@ -96,6 +96,24 @@ async fn a_replayed_message_is_refused_after_a_restart_too() {
     assert_eq!(sessions[0]["messages"], 1);
 }
 
+/// A nonce is used up by what is said, not by what is refused.
+#[tokio::test]
+async fn a_message_that_was_not_said_may_come_again() {
+    let machine = Machine::with_test_agent();
+    let daemon = machine.up().await;
+    let mut browser = Browser::pairs(&machine, &daemon).await;
+    let mut message = browser.sealed("say at last", Some("nobody"));
+    for _ in 0..2 {
+        browser.sends(&message).await;
+        browser.is_refused("not_found").await;
+    }
+    message["agent_id"] = "test".into();
+    browser.sends(&message).await;
+    assert_eq!(browser.hears_answer().await.1, "at last");
+    browser.sends(&message).await;
+    browser.is_refused("e2e_replayed").await;
+}
+
 #[tokio::test]
 async fn a_flipped_bit_in_every_byte_of_a_message_is_noticed() {
     use quintet_channel::proto::base64url;

@@ -10,17 +10,22 @@ mod hearing;
 
 use std::sync::Arc;
 
+use quintet_agent::proto::message::AskOutcome;
 use quintet_channel::proto::device::{Device, DeviceId};
 use quintet_channel::proto::v1::{Code, Outer, ServerEvent};
 use quintet_channel::proto::v2::message::OpError;
 use quintet_channel::server::{ApprovalAnswer, UserMessage, V1Session};
 use quintet_control::wire::{AnswerApprovalMsg, ApprovalScope};
 
-use super::{devices, op_error};
+use super::devices::{self, DeviceTurn};
+use super::op_error;
 use crate::daemon::Runtime;
 use crate::refusal::Refusal;
-use crate::sessions::messages::{self, Channel, Purpose};
+use crate::sessions::asks::Ask;
+use crate::sessions::messages::{self, Channel, Message, Purpose};
 use crate::sessions::{self, DEFAULT_SENDER, NewSession, Session, asks};
+use crate::store::WriteTx;
+use crate::turns::Instances;
 use hearing::Hearing;
 
 /// What an approval is called in `request_id`.
@@ -46,108 +51,127 @@ impl Conversation {
     }
 
     async fn said(&mut self, message: UserMessage) -> Result<(), Refusal> {
-        let device = self.device;
         let UserMessage {
             session_id,
             agent_id,
             content,
             nonce,
         } = message;
-        let name = session_id.clone();
-        let (known, ask, joined) = self
-            .runtime
-            .db
-            .write(move |tx| {
-                if let Some(nonce) = &nonce
-                    && !devices::take_nonce(tx, device, nonce)?
-                {
-                    return Err(Refusal::Conflict(REPLAYED.into()));
-                }
-                let Some(session) = known_session(tx.sql(), device, &name)? else {
-                    return Ok((None, None, Vec::new()));
-                };
-                // From here on the device hears of what is said in it, by the name that it used.
-                let mut joined = Vec::new();
-                if devices::name_of_session(tx.sql(), device, session.id)?.is_none() {
-                    devices::name_session(tx, device, &name, session.id)?;
-                    joined = devices::followed_turns(tx.sql(), device, None)?;
-                }
-                let mut answers = None;
-                for ask in asks::pending(tx.sql(), Some(session.id))? {
-                    // Of one that nobody waits for it would learn nothing more.
-                    if !ask.left_over && devices::was_asked(tx.sql(), device, ask.id)? {
-                        answers = Some(ask.id);
-                        break;
-                    }
-                }
-                Ok::<_, Refusal>((Some(session), answers, joined))
-            })
-            .await?;
-        for turn in joined {
-            self.hearing.catch_up(turn).await?;
-        }
         if content.trim().is_empty() {
             return Err(Refusal::Bad("the message is empty; say what to do".into()));
         }
-        if let (Some(session), Some(ask)) = (&known, ask) {
-            let by = self.name.clone();
-            return self
-                .runtime
-                .coordinator
-                .reply(session.id, Some(ask), content, by)
-                .await;
-        }
-        let session = match known {
-            Some(session) => session,
-            None => self.new_session(agent_id, &session_id).await?,
+        let speaker = Speaker {
+            device: self.device,
+            by: self.name.clone(),
+            name: session_id.clone(),
+            agent: self.agent(agent_id),
+            instances: self.runtime.coordinator.instances().clone(),
         };
-        let (found, name) = (session.clone(), session_id.clone());
-        let message = self
+        let (said, joined) = self
             .runtime
             .db
-            .write(move |tx| {
-                let sent = messages::enqueue(
-                    tx,
-                    &found,
-                    DEFAULT_SENDER,
-                    Channel::Web,
-                    &content,
-                    Purpose::Message,
-                )?;
-                devices::await_turn(tx, device, sent.id, &name)?;
-                Ok::<_, Refusal>(sent)
-            })
+            .write(move |tx| speaker.says(tx, &content, nonce))
             .await?;
-        let outer = Outer {
-            session_id,
-            agent_id: Some(session.agent),
-        };
-        self.hearing.follow(message.id, outer);
-        self.runtime.coordinator.wake(message.session);
+        match said {
+            Said::Answer(ask, outcome) => self.runtime.coordinator.answered(ask, outcome).await,
+            Said::Message(message, agent) => {
+                let outer = Outer {
+                    session_id,
+                    agent_id: Some(agent),
+                };
+                self.hearing.follow(message.id, outer);
+                self.runtime.coordinator.wake(message.session);
+            }
+        }
+        for turn in joined {
+            // What was said is kept: an answer that it was not would be wrong.
+            if let Err(error) = self.hearing.catch_up(turn).await {
+                tracing::error!(%error, "a turn that runs could not be told to a device");
+            }
+        }
         Ok(())
     }
 
-    async fn new_session(&self, agent: Option<String>, name: &str) -> Result<Session, Refusal> {
-        let instances = self.runtime.coordinator.instances().clone();
-        let agent = agent.unwrap_or_else(|| instances.default_agent().to_owned());
+    /// The agent of a session that the message may begin.
+    fn agent(&self, named: Option<String>) -> Result<String, Refusal> {
+        let default = || self.runtime.coordinator.instances().default_agent();
+        let agent = named.unwrap_or_else(|| default().to_owned());
         self.runtime.require_agent(&agent)?;
-        let new = NewSession {
-            agent,
-            sender: DEFAULT_SENDER.to_owned(),
-            folder: None,
-            worker: String::new(),
+        Ok(agent)
+    }
+}
+
+/// What became of a message.
+enum Said {
+    /// It waits for this agent.
+    Message(Message, String),
+    /// It answers this question.
+    Answer(Ask, AskOutcome),
+}
+
+/// Who says something, and in which session.
+struct Speaker {
+    device: DeviceId,
+    by: String,
+    /// What the device calls the session.
+    name: String,
+    /// Of a session that has to be made.
+    agent: Result<String, Refusal>,
+    instances: Instances,
+}
+
+impl Speaker {
+    /// Keeps a message with its nonce, so that one that was not said may come again; returns turns
+    /// that run and that the device hears of from now on.
+    fn says(
+        self,
+        tx: &mut WriteTx<'_>,
+        content: &str,
+        nonce: Option<[u8; 12]>,
+    ) -> Result<(Said, Vec<DeviceTurn>), Refusal> {
+        let device = self.device;
+        if let Some(nonce) = &nonce
+            && !devices::take_nonce(tx, device, nonce)?
+        {
+            return Err(Refusal::Conflict(REPLAYED.into()));
+        }
+        let session = match known_session(tx.sql(), device, &self.name)? {
+            Some(session) => session,
+            None => {
+                let new = NewSession {
+                    agent: self.agent?,
+                    sender: DEFAULT_SENDER.to_owned(),
+                    folder: None,
+                    worker: String::new(),
+                };
+                sessions::create(tx, new, |session| {
+                    self.instances.own_folder(session).display().to_string()
+                })?
+            }
         };
-        let (device, name) = (self.device, name.to_owned());
-        self.runtime
-            .db
-            .write(move |tx| {
-                let session = sessions::create(tx, new, |session| {
-                    instances.own_folder(session).display().to_string()
-                })?;
-                devices::name_session(tx, device, &name, session.id)?;
-                Ok::<_, Refusal>(session)
-            })
-            .await
+        // From here on the device hears of what is said in it, by the name that it used.
+        let mut joined = Vec::new();
+        if devices::name_of_session(tx.sql(), device, session.id)?.is_none() {
+            devices::name_session(tx, device, &self.name, session.id)?;
+            joined = devices::followed_turns(tx.sql(), device, None)?;
+        }
+        for ask in asks::pending(tx.sql(), Some(session.id))? {
+            // Of one that nobody waits for it would learn nothing more.
+            if !ask.left_over && devices::was_asked(tx.sql(), device, ask.id)? {
+                let (ask, outcome) = asks::answer(tx, session.id, Some(ask.id), content, &self.by)?;
+                return Ok((Said::Answer(ask, outcome), joined));
+            }
+        }
+        let message = messages::enqueue(
+            tx,
+            &session,
+            DEFAULT_SENDER,
+            Channel::Web,
+            content,
+            Purpose::Message,
+        )?;
+        devices::await_turn(tx, device, message.id, &self.name)?;
+        Ok((Said::Message(message, session.agent), joined))
     }
 }
 
