@@ -220,7 +220,7 @@ class Screen:
             # Told again, it is the same card.
             self.approvals[request] = (payload["action"], payload.get("reason"))
         elif kind == "error":
-            self.streaming = False
+            # It ends no text: only a final opens the input.
             self.error = payload["message"]
 
 
@@ -366,7 +366,8 @@ def main(address, code, revoke):
     client.send("user_message", {"access_token": client.token, "content": "in the clear"})
     assert client.hear("error")["payload"]["code"] == "e2e_required"
     client.say("crash")
-    client.answer()
+    assert client.answer() == "about to", client.screen.messages
+    assert client.hear("error")["payload"]["code"] == "turn_failed"
     assert client.screen.error, "the turn failed"
     client.say("say I am back")
     assert client.answer() == "I am back" and client.screen.error is None

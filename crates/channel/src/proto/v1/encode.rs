@@ -66,7 +66,7 @@ pub enum ServerEvent {
         /// Why.
         reason: Option<String>,
     },
-    /// Something failed; ends a turn as `Final` does.
+    /// Something failed; ends a turn, after a `Final` where text was streamed.
     Error {
         /// For the person.
         message: String,

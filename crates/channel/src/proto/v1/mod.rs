@@ -15,6 +15,9 @@
 //!
 //! What is not one of these is answered with `error` and leaves the connection
 //! open. After a pairing error and after `unauthorized` we close it.
+//!
+//! Text that was streamed ends with `assistant_final`, also where its turn
+//! failed and an `error` says why after it: until then a client takes no input.
 
 mod e2e;
 mod encode;

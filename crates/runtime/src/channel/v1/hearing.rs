@@ -52,6 +52,9 @@ enum Note {
     Asked(u64),
 }
 
+/// An event that is to be sent.
+type Waiting = (Outer, ServerEvent, Option<Note>);
+
 /// What a connection has heard, and what waits to be sent.
 pub(super) struct Hearing {
     db: Db,
@@ -60,7 +63,7 @@ pub(super) struct Hearing {
     /// Rows that the reader has handed out and that are not yet events.
     heard: VecDeque<Arc<Row>>,
     turns: HashMap<u64, Turn>,
-    waiting: VecDeque<(Outer, ServerEvent, Option<Note>)>,
+    waiting: VecDeque<Waiting>,
     /// Of the event that was handed out last.
     note: Option<Note>,
 }
@@ -125,9 +128,9 @@ impl Hearing {
                 if let Some(text) = stream::answer_text(row) {
                     caught.add(&text);
                 } else if let Some(end) = stream::end_of_turn(row) {
-                    let event = ended(&end.error, std::mem::take(&mut caught.text));
+                    let text = std::mem::take(&mut caught.text);
                     self.waiting
-                        .push_back((caught.outer, event, Some(Note::Ended(id))));
+                        .extend(ended(id, caught.outer, &end.error, text));
                     return Ok(());
                 } else if let Some(ask) = asked(row) {
                     let (is_pending, was_asked) = self
@@ -197,10 +200,9 @@ impl Hearing {
         };
         let outer = turn.outer.clone();
         if let Some(end) = stream::end_of_turn(row) {
-            let event = ended(&end.error, std::mem::take(&mut turn.text));
+            let text = std::mem::take(&mut turn.text);
             self.turns.remove(&id);
-            self.waiting
-                .push_back((outer, event, Some(Note::Ended(id))));
+            self.waiting.extend(ended(id, outer, &end.error, text));
         } else if let Some(text) = stream::answer_text(row) {
             turn.add(&text);
             self.waiting
@@ -266,14 +268,23 @@ impl Hearing {
     }
 }
 
-fn ended(error: &str, text: String) -> ServerEvent {
+/// The end of a turn, with the text that was streamed since the last `assistant_final`.
+fn ended(turn: u64, outer: Outer, error: &str, text: String) -> Vec<Waiting> {
+    let note = Some(Note::Ended(turn));
     if error.is_empty() {
-        return ServerEvent::Final { text };
+        return vec![(outer, ServerEvent::Final { text }, note)];
     }
-    ServerEvent::Error {
+    let failed = ServerEvent::Error {
         message: error.to_owned(),
         code: Some("turn_failed".to_owned()),
+    };
+    let mut events = Vec::new();
+    if !text.is_empty() {
+        // Of an error the real UI shows the sentence, until the next event, and keeps its input closed.
+        events.push((outer.clone(), ServerEvent::Final { text }, None));
     }
+    events.push((outer, failed, note));
+    events
 }
 
 fn described(action: &str, command: &str) -> String {
