@@ -504,6 +504,40 @@ async fn a_code_is_compared_before_the_key_is_looked_at() {
     assert!(bed.locked.try_recv().is_err());
 }
 
+#[tokio::test]
+async fn ten_thousand_tries_at_once_are_all_answered_and_five_are_heard() {
+    let mut bed = Bed::new(Limits::default()).await;
+    let right: u32 = bed.hub.open_code().unwrap().code.parse().unwrap();
+    let tries = futures_util::stream::iter(1..=10_000)
+        .map(|n| {
+            let wrong = format!("{:06}", (right + n) % 1_000_000);
+            bed.refuses("pairing_request", json!({ "pairing_code": wrong }))
+        })
+        .buffer_unordered(32);
+    let mut told = HashMap::new();
+    tries
+        .for_each(|(code, closed)| {
+            assert_eq!(closed, 1000);
+            *told.entry(code).or_insert(0) += 1;
+            std::future::ready(())
+        })
+        .await;
+    let expected = [("pairing_invalid_code", 5), ("pairing_locked_out", 9995)];
+    assert_eq!(
+        told,
+        expected
+            .map(|(code, count)| (code.to_owned(), count))
+            .into()
+    );
+    let outcome = bed.refuses(
+        "pairing_request",
+        json!({ "pairing_code": format!("{right:06}") }),
+    );
+    assert_eq!(outcome.await.0, "pairing_locked_out");
+    assert!(bed.locked.try_recv().is_ok());
+    assert!(bed.locked.try_recv().is_err());
+}
+
 /// What is wrong with a message is told to whoever may send one.
 #[tokio::test]
 async fn a_token_is_looked_at_before_what_it_comes_with() {
