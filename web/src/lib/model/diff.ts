@@ -29,7 +29,11 @@ export function parseUnified(unified: string): DiffLine[] {
       oldLine = Number(hunk[1]);
       newLine = Number(hunk[2]);
       inHunk = true;
-      lines.push({ kind: "hunk", text: hunk[3] ?? "", old: null, new: null });
+      const text = hunk[3] ?? "";
+      // A mark for what is left out; before the first line that is nothing.
+      if (lines.length > 0 || text !== "" || Math.max(oldLine, newLine) > 1) {
+        lines.push({ kind: "hunk", text, old: null, new: null });
+      }
       continue;
     }
     if (!inHunk || raw.startsWith("\\")) continue;

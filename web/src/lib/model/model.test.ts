@@ -243,6 +243,20 @@ describe("diffs", () => {
     expect(changedPart("aa", "aaa")).toEqual({ from: 2, left: 2, right: 3 });
   });
 
+  it("have a mark where lines are left out, and only there", () => {
+    const kinds = (unified: string) => parseUnified(unified).map(({ kind }) => kind);
+    expect(kinds("@@ -1,2 +1,2 @@\n-a\n+b\n c\n@@ -9 +9 @@\n-d\n+e\n")).toEqual([
+      "remove",
+      "add",
+      "context",
+      "hunk",
+      "remove",
+      "add",
+    ]);
+    expect(kinds("@@ -0,0 +1 @@\n+new\n")).toEqual(["add"]);
+    expect(kinds("@@ -2 +2 @@\n-a\n+b\n")).toEqual(["hunk", "remove", "add"]);
+  });
+
   it("of nothing are empty", () => {
     expect(parseUnified("")).toEqual([]);
     expect(parseUnified("Binary files differ\n")).toEqual([]);
