@@ -233,7 +233,7 @@ async fn sandbox(plan: Option<Plan>) -> (&'static str, Proxy) {
 
 /// Whether the connection was lost with the request: it is not sent twice by itself.
 fn did_not_arrive(said: &Finished) -> bool {
-    let lost = ["there is no command or shell", "is offline"];
+    let lost = ["this worker has no command or shell", "is offline"];
     said.code == Some(125) && lost.iter().any(|it| said.stderr.contains(it))
 }
 

@@ -195,6 +195,7 @@ impl From<RequestError> for Refusal {
                 Self::Bad(text)
             }
             RequestError::Lost { .. }
+            | RequestError::Restarted { .. }
             | RequestError::NoAnswer { .. }
             | RequestError::NotKept(_) => Self::Internal(text),
         }

@@ -22,6 +22,9 @@ use crate::socket::WsMessage;
 /// connection, since v1 has no other way to slow a worker.
 const V1_QUEUE: usize = 64;
 
+/// Connections of one run of a worker that a later one is known to follow.
+const MAX_FORMER: usize = 8;
+
 /// The connection is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gone;
@@ -32,6 +35,17 @@ pub(super) struct Gone;
 pub(super) struct Registration {
     link: u64,
     ended: u64,
+}
+
+/// What a worker knows of a stream that was opened on a connection which is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Knowledge {
+    /// It never came.
+    NeverArrived,
+    /// It came, or may have: this is the run of the worker that had the connection.
+    Arrived,
+    /// The worker was started anew since.
+    Nothing,
 }
 
 /// A cheap handle of one connection.
@@ -56,7 +70,8 @@ struct Inner {
 #[derive(Debug)]
 struct Lineage {
     name: String,
-    former: Option<FormerConnection>,
+    /// Those that the same run of the worker had before, the last first.
+    former: Vec<FormerConnection>,
 }
 
 #[derive(Debug, Default)]
@@ -140,25 +155,39 @@ impl Conn {
         *lock(&self.0.load)
     }
 
-    /// Notes what the worker calls this connection.
-    pub(super) fn registered(&self, metadata: &Metadata) {
-        if let Some(name) = &metadata.connection {
-            // A worker that registers again on the same connection says the same.
-            let _ = self.0.lineage.set(Lineage {
-                name: name.clone(),
-                former: metadata.former.clone(),
-            });
+    /// Notes what the worker calls this connection, and which ones it had before: the last as it
+    /// says, those before that as `earlier`, the last that it registered on, knew them.
+    pub(super) fn registered(&self, metadata: &Metadata, earlier: Option<&Self>) {
+        let Some(name) = &metadata.connection else {
+            return;
+        };
+        let mut former = Vec::from_iter(metadata.former.clone());
+        let known = earlier.and_then(|earlier| earlier.0.lineage.get());
+        if let (Some(last), Some(known)) = (former.first(), known)
+            && last.connection == known.name
+        {
+            former.extend(known.former.iter().take(MAX_FORMER - 1).cloned());
         }
+        // A worker that registers again on the same connection says the same.
+        let _ = self.0.lineage.set(Lineage {
+            name: name.clone(),
+            former,
+        });
     }
 
-    /// Whether this connection's worker is the one that had `lost` and says that a stream which was
-    /// opened there never reached it.
-    pub(super) fn never_got(&self, lost: &HubStream) -> bool {
-        let former = self.0.lineage.get().and_then(|it| it.former.as_ref());
-        let before = lost.conn.0.lineage.get();
-        former.zip(before).is_some_and(|(former, before)| {
-            former.connection == before.name && lost.id > former.last_stream
-        })
+    /// What this connection's worker knows of a stream that was lost with its own.
+    pub(super) fn knows_of(&self, lost: &HubStream) -> Knowledge {
+        let (Some(now), Some(before)) = (self.0.lineage.get(), lost.conn.0.lineage.get()) else {
+            return Knowledge::Nothing;
+        };
+        if now.name == before.name {
+            return Knowledge::Arrived;
+        }
+        match now.former.iter().find(|it| it.connection == before.name) {
+            Some(former) if lost.id > former.last_stream => Knowledge::NeverArrived,
+            Some(_) => Knowledge::Arrived,
+            None => Knowledge::Nothing,
+        }
     }
 
     /// Counts a command or shell as running until the guard is dropped.
@@ -401,6 +430,11 @@ impl HubStream {
         }
     }
 
+    /// Counts a job as running on its connection.
+    pub(super) fn count(&self) -> Running {
+        self.conn.count()
+    }
+
     /// The registration that it was opened under.
     pub(super) fn registration(&self) -> Registration {
         self.registration
@@ -486,6 +520,11 @@ impl StreamSender {
     /// Sends a small frame, before bulk where there is room for it.
     pub(super) async fn control(&self, body: Body) -> bool {
         self.link.urgent(self.id, body.clone()) || self.link.frame(self.id, body).await
+    }
+
+    /// Sends a small frame before bulk, from where nothing can wait.
+    pub(super) fn urgent(&self, body: Body) -> bool {
+        self.link.urgent(self.id, body)
     }
 
     /// Sends a frame behind what was sent before.

@@ -6,10 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::conn::{HubStream, Running, StreamEvent, V1Route};
+use super::conn::{HubStream, Knowledge, Running, StreamEvent, V1Route};
 pub use super::input::ExecInput;
 use super::input::Input;
 use super::observer::{HubEvent, Receipt};
+use super::opening::{Answer, GivenUp, answer};
 use super::{Hub, RequestError, failure};
 use crate::proto::frame::{
     Body, FailureCode, INITIAL_CREDIT, Mirror, Mirrored, Open, Opened, Outcome,
@@ -184,11 +185,11 @@ impl Hub {
         let lost = || RequestError::Lost {
             worker: worker.to_owned(),
         };
-        let mut stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
-        let opened = match stream.next().await.ok_or_else(lost)? {
-            StreamEvent::Opened(opened) => opened,
-            StreamEvent::End(end) => return Err(failure(end.outcome)),
-            StreamEvent::Out(_) | StreamEvent::Err(_) => return Err(failure(Outcome::Complete)),
+        let stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
+        let (stream, opened) = match answer(stream, GivenUp::Left).await {
+            Answer::Opened(stream, opened) => (stream, opened),
+            Answer::Ended(outcome) => return Err(failure(outcome)),
+            Answer::Lost(_) => return Err(lost()),
         };
         let request = ExecRequest {
             command: format!("(attach {id})"),
@@ -228,13 +229,15 @@ pub struct ExecHandle {
     seen: [u64; 2],
     /// The request, until something came back.
     unanswered: Option<Open>,
+    /// What the worker knew of this when it was attached to again.
+    known: Option<Knowledge>,
     cancelled: bool,
     attached: Option<Opened>,
     mirrored: Option<Mirrored>,
     audit: Audit,
     /// The end, which waits for its row.
     ending: Option<Result<ExecEvent, RequestError>>,
-    _running: Running,
+    running: Running,
 }
 
 impl ExecHandle {
@@ -258,12 +261,13 @@ impl ExecHandle {
             input: Input::new(worker, input),
             seen: [0; 2],
             unanswered: None,
+            known: None,
             cancelled: false,
             attached: None,
             mirrored: None,
             audit,
             ending: None,
-            _running: running,
+            running,
         }
     }
 
@@ -344,8 +348,21 @@ impl ExecHandle {
                         stream.urgent(Body::Done);
                     }
                     let duration = Duration::from_millis(end.duration_ms);
+                    let end = *end;
                     self.mirrored = end.mirrored;
-                    return self.ended(outcome(end.outcome), duration);
+                    let outcome = match end.outcome {
+                        Outcome::Failed {
+                            code: FailureCode::UnknownJob,
+                            ..
+                        } if self.known == Some(Knowledge::Nothing) => {
+                            Err(RequestError::Restarted {
+                                worker: self.worker.clone(),
+                                what: "command",
+                            })
+                        }
+                        end => outcome(end),
+                    };
+                    return self.ended(outcome, duration);
                 }
                 None => {
                     if let Some(end) = self.reattach().await? {
@@ -460,30 +477,36 @@ impl ExecHandle {
             return Err(self.lost());
         };
         self.input.interrupt();
-        let conn = match self
-            .hub
-            .inner
-            .returned(&self.worker, lost.registration())
-            .await
-        {
-            Ok(conn) => conn,
-            Err(error) => return self.ended(Err(error), Duration::ZERO).map(Some),
+        let mut registration = lost.registration();
+        let (begins, known, stream) = loop {
+            let conn = match self.hub.inner.returned(&self.worker, registration).await {
+                Ok(conn) => conn,
+                Err(error) => return self.ended(Err(error), Duration::ZERO).map(Some),
+            };
+            registration = conn.registration();
+            let known = conn.knows_of(lost);
+            let again = self
+                .unanswered
+                .clone()
+                .filter(|_| known == Knowledge::NeverArrived);
+            if again.is_some() && self.cancelled {
+                return self
+                    .ended(Ok(ExecOutcome::Cancelled), Duration::ZERO)
+                    .map(Some);
+            }
+            let begins = again.is_some();
+            let open = again.unwrap_or_else(|| Open::Attach {
+                id: self.id.clone(),
+                stdout: self.seen[0],
+                stderr: self.seen[1],
+            });
+            // A connection that is gone before this left takes nothing with it.
+            if let Ok(stream) = conn.open(open, WINDOW).await {
+                break (begins, known, stream);
+            }
         };
-        let again = self.unanswered.as_ref().filter(|_| conn.never_got(lost));
-        if again.is_some() && self.cancelled {
-            return self
-                .ended(Ok(ExecOutcome::Cancelled), Duration::ZERO)
-                .map(Some);
-        }
-        let open = again.cloned().unwrap_or_else(|| Open::Attach {
-            id: self.id.clone(),
-            stdout: self.seen[0],
-            stderr: self.seen[1],
-        });
-        let begins = again.is_some();
-        let Ok(stream) = conn.open(open, WINDOW).await else {
-            return self.ended(Err(self.lost()), Duration::ZERO).map(Some);
-        };
+        self.known = Some(known);
+        self.running = stream.count();
         if begins {
             // Its input was on its way behind it. Who attaches is told how much of it has come.
             self.input.resume(stream.sender(), 0);

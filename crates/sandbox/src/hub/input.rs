@@ -1,4 +1,4 @@
-//! A command's input, over as many connections as it takes.
+//! The input of a command or a shell, over as many connections as it takes.
 //!
 //! What is on its way when a connection is lost may or may not have arrived. The worker says, when
 //! it is attached to again, how many bytes it has; the rest follows from what is kept here, which
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::RequestError;
 use super::conn::StreamSender;
+use super::{RequestError, TerminalSize};
 use crate::proto::frame::{Body, INITIAL_CREDIT, MAX_DATA};
 use crate::socket::WsMessage;
 
@@ -23,7 +23,7 @@ pub(super) struct Input {
     handle: ExecInput,
 }
 
-/// A command's input.
+/// The input of a command; a shell's is one of these under v2.
 #[derive(Debug, Clone)]
 pub struct ExecInput {
     worker: String,
@@ -41,6 +41,8 @@ struct State {
     /// The last of them.
     kept: VecDeque<u8>,
     finished: bool,
+    /// Of a shell's window, as it was last told.
+    size: Option<TerminalSize>,
 }
 
 #[derive(Debug, Clone)]
@@ -80,6 +82,7 @@ impl Input {
                     sent: 0,
                     kept: VecDeque::new(),
                     finished: false,
+                    size: None,
                 })),
                 changes: watch::Sender::new(()),
             },
@@ -127,6 +130,22 @@ impl ExecInput {
     /// Ends the input.
     pub async fn finish(&self) -> Result<(), RequestError> {
         self.send(None).await
+    }
+
+    /// Tells the size of a shell's window, now or when the connection is back.
+    pub(super) async fn resize(&self, size: TerminalSize) -> Result<(), RequestError> {
+        let sender = {
+            let mut state = self.state();
+            state.size = Some(size);
+            match &state.link {
+                InputLink::Connected { sender } => sender.clone(),
+                InputLink::Interrupted => return Ok(()),
+                InputLink::Over => return Err(self.lost()),
+            }
+        };
+        // A connection that is gone is followed by one on which it is told again.
+        sender.control(size.into()).await;
+        Ok(())
     }
 
     /// Sends one part, or the end.
@@ -183,6 +202,9 @@ impl ExecInput {
         });
         if state.finished {
             sent &= sender.eof_now();
+        }
+        if let Some(size) = state.size {
+            sender.urgent(size.into());
         }
         state.link = if sent {
             InputLink::Connected { sender }

@@ -16,6 +16,7 @@ mod folders;
 mod input;
 pub mod loopback;
 mod observer;
+mod opening;
 mod registry;
 mod serve;
 mod shell;
@@ -93,6 +94,18 @@ pub enum RequestError {
     Lost {
         /// Its name.
         worker: String,
+    },
+    /// What was asked for ended with the worker's program, which is another one now.
+    #[error(
+        "the worker {worker:?} was started anew while its connection was lost: the {what} ended with \
+         it, after some of its work or all of it, and is not sent again; see what it did, then start \
+         it again"
+    )]
+    Restarted {
+        /// Its name.
+        worker: String,
+        /// `command` or `shell`.
+        what: &'static str,
     },
     /// Something that only v2 can do.
     #[error("the worker {worker:?} speaks only sandd.v1, which can't {what}")]

@@ -207,7 +207,8 @@ impl Served<'_> {
         if let Err(reason) = self.authorize(&id).await {
             return Err(self.refuse(id, reason).await);
         }
-        self.conn.registered(&metadata);
+        let earlier = self.hub.registry().conn(&id).cloned();
+        self.conn.registered(&metadata, earlier.as_ref());
         let info = WorkerInfo::new(&id, &metadata, &self.conn);
         let kept = self.hub.observe(Observed::WorkerOnline(info)).come().await;
         if let Err(error) = kept {

@@ -1,17 +1,20 @@
 //! Shells.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+mod start;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::conn::{Conn, HubStream, Running, StreamEvent, StreamSender, V1Route};
+use super::conn::{Conn, HubStream, Knowledge, Running, StreamEvent, V1Route};
 use super::exec::words;
+use super::input::{ExecInput, Input};
 use super::observer::{HubEvent, Receipt};
-use super::{ExecOutcome, ExecRequest, Hub, RequestError, failure};
-use crate::proto::frame::{Body, INITIAL_CREDIT, MAX_DATA, Mirror, Open, Opened, Outcome};
-use crate::proto::{HubToWorker, Protocol, WorkerToHub};
+use super::{ExecOutcome, Hub, RequestError, failure};
+use crate::proto::frame::{Body, FailureCode, INITIAL_CREDIT, MAX_DATA, Mirror, Open, Outcome};
+use crate::proto::{HubToWorker, WorkerToHub};
 
 /// How much output of a shell may be on its way.
 const WINDOW: u32 = 2 * INITIAL_CREDIT;
@@ -23,6 +26,12 @@ pub struct TerminalSize {
     pub rows: u16,
     /// Columns.
     pub cols: u16,
+}
+
+impl From<TerminalSize> for Body {
+    fn from(TerminalSize { rows, cols }: TerminalSize) -> Self {
+        Self::Resize { rows, cols }
+    }
 }
 
 /// What comes from a shell.
@@ -46,165 +55,6 @@ pub enum ShellPlace {
     Workspace(Mirror),
 }
 
-impl Hub {
-    /// Starts a login shell in the worker's root.
-    pub async fn shell(
-        &self,
-        worker: &str,
-        size: TerminalSize,
-        term: &str,
-    ) -> Result<ShellHandle, RequestError> {
-        self.shell_in(worker, ShellPlace::Root, size, term).await
-    }
-
-    /// Starts a login shell in a place.
-    pub async fn shell_in(
-        &self,
-        worker: &str,
-        place: ShellPlace,
-        size: TerminalSize,
-        term: &str,
-    ) -> Result<ShellHandle, RequestError> {
-        let conn = match place {
-            ShellPlace::Root => self.inner.online(worker)?,
-            ShellPlace::Folder(_) | ShellPlace::Workspace(_) => {
-                self.inner.online_v2(worker, "start a shell in a folder")?
-            }
-        };
-        let (cwd, mirror) = match place {
-            ShellPlace::Root => (None, None),
-            ShellPlace::Folder(folder) => (Some(folder), None),
-            ShellPlace::Workspace(mirror) => (None, Some(mirror)),
-        };
-        let id = uuid::Uuid::now_v7().to_string();
-        let running = conn.count();
-        let transport = match conn.protocol() {
-            Protocol::V1 => self.shell_v1(worker, &conn, &id, size, term).await?,
-            Protocol::V2 => {
-                let open = Open::Shell {
-                    id: id.clone(),
-                    rows: size.rows,
-                    cols: size.cols,
-                    term: term.to_owned(),
-                    cwd,
-                    mirror,
-                };
-                Transport::V2(self.open_v2(worker, &conn, open).await?.0)
-            }
-        };
-        let mut handle = ShellHandle::new(self, worker, id, transport, running);
-        handle.receipt.come().await?;
-        Ok(handle)
-    }
-
-    /// Continues with a shell that was detached from, or whose hub went away, from the start of
-    /// what its worker has kept of its output.
-    pub async fn attach_shell(&self, worker: &str, id: &str) -> Result<ShellHandle, RequestError> {
-        self.attach_shell_after(worker, id, 0).await
-    }
-
-    /// The same for a reader that has the first `seen` bytes of its output.
-    pub async fn attach_shell_after(
-        &self,
-        worker: &str,
-        id: &str,
-        seen: u64,
-    ) -> Result<ShellHandle, RequestError> {
-        let conn = self.inner.online_v2(worker, "keep a shell")?;
-        let running = conn.count();
-        let open = Open::Attach {
-            id: id.to_owned(),
-            stdout: seen,
-            stderr: 0,
-        };
-        let (stream, opened) = self.open_v2(worker, &conn, open).await?;
-        let transport = Transport::V2(stream);
-        let mut handle = ShellHandle::new(self, worker, id.to_owned(), transport, running);
-        handle.seen = seen.saturating_add(opened.lost_stdout);
-        handle.dropped = opened.lost_stdout;
-        handle.receipt.come().await?;
-        Ok(handle)
-    }
-
-    /// Opens a stream and waits until the worker has accepted it.
-    async fn open_v2(
-        &self,
-        worker: &str,
-        conn: &Conn,
-        open: Open,
-    ) -> Result<(HubStream, Opened), RequestError> {
-        let lost = || RequestError::Lost {
-            worker: worker.to_owned(),
-        };
-        let mut stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
-        match stream.next().await.ok_or_else(lost)? {
-            StreamEvent::Opened(opened) => Ok((stream, opened)),
-            StreamEvent::End(end) => Err(failure(end.outcome)),
-            StreamEvent::Out(_) | StreamEvent::Err(_) => Err(failure(Outcome::Complete)),
-        }
-    }
-
-    async fn shell_v1(
-        &self,
-        worker: &str,
-        conn: &Conn,
-        id: &str,
-        size: TerminalSize,
-        term: &str,
-    ) -> Result<Transport, RequestError> {
-        if conn.dialect().is_none() {
-            // A shell has other names in each dialect, and a wrong one is met with silence. Any
-            // reply gives the dialect away.
-            let request = ExecRequest {
-                command: "true".to_owned(),
-                timeout: Some(Duration::from_secs(10)),
-                ..ExecRequest::default()
-            };
-            self.exec(worker, request).await?.output(0).await?;
-        }
-        let lost = || RequestError::Lost {
-            worker: worker.to_owned(),
-        };
-        let mut route = conn.request(id).map_err(|_| lost())?;
-        let start = HubToWorker::StartShell {
-            id: id.to_owned(),
-            rows: size.rows,
-            cols: size.cols,
-            term: term.to_owned(),
-        };
-        conn.send(&start).await.map_err(|_| lost())?;
-        let waited = self.inner.settings.patience;
-        let answer = tokio::time::timeout(waited, route.answers.recv())
-            .await
-            .map_err(|_| RequestError::NoAnswer {
-                worker: worker.to_owned(),
-                waited,
-            })?;
-        match answer.ok_or_else(lost)? {
-            WorkerToHub::ShellStarted { success: true, .. } => {
-                Ok(Transport::V1 { route, first: None })
-            }
-            WorkerToHub::ShellStarted { error, .. } => Err(RequestError::Failed {
-                code: None,
-                error: error.unwrap_or_else(|| "the shell did not start".to_owned()),
-            }),
-            // A released daemon may print before it says that it started.
-            first @ WorkerToHub::ShellOutput { .. } => Ok(Transport::V1 {
-                route,
-                first: Some(Box::new(first)),
-            }),
-            WorkerToHub::Error(error) => Err(RequestError::Failed {
-                code: None,
-                error: error.message,
-            }),
-            other => Err(RequestError::Failed {
-                code: None,
-                error: format!("the worker answered with {other:?}"),
-            }),
-        }
-    }
-}
-
 enum Transport {
     V1 {
         route: V1Route,
@@ -221,7 +71,9 @@ pub struct ShellHandle {
     worker: String,
     id: String,
     transport: Transport,
-    input: Arc<Mutex<InputTransport>>,
+    input: Way,
+    /// What the worker knew of this when it was attached to again.
+    known: Option<Knowledge>,
     seen: u64,
     dropped: u64,
     started: Instant,
@@ -230,14 +82,14 @@ pub struct ShellHandle {
     ended: bool,
     /// The end, which waits for its row.
     ending: Option<Result<ShellEvent, RequestError>>,
-    _running: Running,
+    running: Running,
 }
 
-#[derive(Debug, Clone)]
-enum InputTransport {
-    V1(Conn),
-    V2(StreamSender),
-    Gone,
+/// The way that input takes.
+#[derive(Debug)]
+enum Way {
+    V1 { conn: Conn, over: Arc<AtomicBool> },
+    V2(Input),
 }
 
 impl ShellHandle {
@@ -247,23 +99,27 @@ impl ShellHandle {
             job: id.clone(),
         });
         let input = match &transport {
-            Transport::V1 { route, .. } => InputTransport::V1(route.conn.clone()),
-            Transport::V2(stream) => InputTransport::V2(stream.sender()),
-            Transport::Over => InputTransport::Gone,
+            Transport::V1 { route, .. } => Way::V1 {
+                conn: route.conn.clone(),
+                over: Arc::default(),
+            },
+            Transport::V2(stream) => Way::V2(Input::new(worker, Some(stream.sender()))),
+            Transport::Over => Way::V2(Input::new(worker, None)),
         };
         Self {
             hub: hub.clone(),
             worker: worker.to_owned(),
             id,
             transport,
-            input: Arc::new(Mutex::new(input)),
+            input,
+            known: None,
             seen: 0,
             dropped: 0,
             started: Instant::now(),
             receipt,
             ended: false,
             ending: None,
-            _running: running,
+            running,
         }
     }
 
@@ -279,10 +135,21 @@ impl ShellHandle {
 
     /// Where typed bytes go; usable beside [`Self::next`].
     pub fn input(&self) -> ShellInput {
-        ShellInput {
-            worker: self.worker.clone(),
-            id: self.id.clone(),
-            transport: self.input.clone(),
+        ShellInput(match &self.input {
+            Way::V1 { conn, over } => InputWay::V1 {
+                worker: self.worker.clone(),
+                id: self.id.clone(),
+                conn: conn.clone(),
+                over: over.clone(),
+            },
+            Way::V2(input) => InputWay::V2(input.handle()),
+        })
+    }
+
+    /// The worker has so many bytes of input.
+    fn came(&self, offset: u64) {
+        if let Way::V2(input) = &self.input {
+            input.attached_at(offset);
         }
     }
 
@@ -328,10 +195,25 @@ impl ShellHandle {
                         stream.taken(bytes.len()).await;
                         return Ok(ShellEvent::Output(bytes));
                     }
-                    Some(StreamEvent::Opened(opened)) => self.seen += opened.lost_stdout,
+                    Some(StreamEvent::Opened(opened)) => {
+                        // What was on its way in may be lost; it follows before anything new.
+                        if let Way::V2(input) = &self.input {
+                            input.resume(stream.sender(), opened.offset);
+                        }
+                        self.seen += opened.lost_stdout;
+                    }
                     Some(StreamEvent::End(end)) => {
                         stream.urgent(Body::Done);
                         return self.finish(match end.outcome {
+                            Outcome::Failed {
+                                code: FailureCode::UnknownJob,
+                                ..
+                            } if self.known == Some(Knowledge::Nothing) => {
+                                Err(RequestError::Restarted {
+                                    worker: self.worker.clone(),
+                                    what: "shell",
+                                })
+                            }
                             Outcome::Exited { code } => Ok(ExecOutcome::Exited(code)),
                             Outcome::Signaled { signal } => Ok(ExecOutcome::Signaled(signal)),
                             Outcome::Cancelled => Ok(ExecOutcome::Cancelled),
@@ -361,29 +243,31 @@ impl ShellHandle {
     }
 
     async fn reattach(&mut self) -> Result<(), RequestError> {
-        let Transport::V2(stream) = &self.transport else {
+        let Transport::V2(lost) = &self.transport else {
             return Err(self.lost());
         };
-        let attached = async {
-            let conn = self
-                .hub
-                .inner
-                .returned(&self.worker, stream.registration())
-                .await?;
+        if let Way::V2(input) = &self.input {
+            input.interrupt();
+        }
+        let mut registration = lost.registration();
+        loop {
+            let conn = match self.hub.inner.returned(&self.worker, registration).await {
+                Ok(conn) => conn,
+                Err(error) => return self.finish(Err(error)).map(drop),
+            };
+            registration = conn.registration();
             let open = Open::Attach {
                 id: self.id.clone(),
                 stdout: self.seen,
                 stderr: 0,
             };
-            conn.open(open, WINDOW).await.map_err(|_| self.lost())
-        };
-        match attached.await {
-            Ok(stream) => {
-                self.set_input(InputTransport::V2(stream.sender()));
+            // A connection that is gone before this left takes nothing with it.
+            if let Ok(stream) = conn.open(open, WINDOW).await {
+                self.known = Some(conn.knows_of(lost));
+                self.running = stream.count();
                 self.transport = Transport::V2(stream);
-                Ok(())
+                return Ok(());
             }
-            Err(error) => self.finish(Err(error)).map(drop),
         }
     }
 
@@ -392,7 +276,7 @@ impl ShellHandle {
         outcome: Result<ExecOutcome, RequestError>,
     ) -> Result<ShellEvent, RequestError> {
         self.transport = Transport::Over;
-        self.set_input(InputTransport::Gone);
+        self.end_input();
         match outcome {
             Ok(outcome) => {
                 self.observe_end(&words(&outcome));
@@ -405,8 +289,11 @@ impl ShellHandle {
         }
     }
 
-    fn set_input(&self, transport: InputTransport) {
-        *self.input.lock().unwrap_or_else(PoisonError::into_inner) = transport;
+    fn end_input(&self) {
+        match &self.input {
+            Way::V1 { over, .. } => over.store(true, Ordering::Relaxed),
+            Way::V2(input) => input.end(),
+        }
     }
 
     fn lost(&self) -> RequestError {
@@ -438,75 +325,71 @@ impl Drop for ShellHandle {
             Transport::V1 { route, .. } => route.conn.close_shell(&self.id),
             Transport::Over => {}
         }
-        self.set_input(InputTransport::Gone);
+        self.end_input();
         self.observe_end("hung up");
     }
 }
 
 /// A shell's input.
 #[derive(Debug, Clone)]
-pub struct ShellInput {
-    worker: String,
-    id: String,
-    transport: Arc<Mutex<InputTransport>>,
+pub struct ShellInput(InputWay);
+
+#[derive(Debug, Clone)]
+enum InputWay {
+    V1 {
+        worker: String,
+        id: String,
+        conn: Conn,
+        over: Arc<AtomicBool>,
+    },
+    V2(ExecInput),
 }
 
 impl ShellInput {
-    /// Types bytes, at the pace at which the program reads under v2.
+    /// Types bytes. Under v2 at the pace at which the program reads, and while the connection is
+    /// lost this waits; under v1 that is the end of it.
     pub async fn write(&self, bytes: &[u8]) -> Result<(), RequestError> {
+        if let InputWay::V2(input) = &self.0 {
+            return input.write(bytes).await;
+        }
         for part in bytes.chunks(MAX_DATA) {
-            match self.transport() {
-                InputTransport::V1(conn) => {
-                    let message = HubToWorker::ShellInput {
-                        id: self.id.clone(),
-                        data: Bytes::copy_from_slice(part),
-                    };
-                    conn.send(&message).await.map_err(|_| self.lost())?;
-                }
-                InputTransport::V2(sender) => {
-                    let mut frame = sender.frame(part.len());
-                    frame.extend_from_slice(part);
-                    sender.send(frame).await.map_err(|_| self.lost())?;
-                }
-                InputTransport::Gone => return Err(self.lost()),
-            }
+            let data = Bytes::copy_from_slice(part);
+            self.send_v1(|id| HubToWorker::ShellInput { id, data })
+                .await?;
         }
         Ok(())
     }
 
-    /// Tells the program that its window has another size.
+    /// Tells the program that its window has another size; under v2, once the connection is back
+    /// where it is lost.
     pub async fn resize(&self, size: TerminalSize) -> Result<(), RequestError> {
+        if let InputWay::V2(input) = &self.0 {
+            return input.resize(size).await;
+        }
         let TerminalSize { rows, cols } = size;
-        match self.transport() {
-            InputTransport::V1(conn) => {
-                let message = HubToWorker::ShellResize {
-                    id: self.id.clone(),
-                    rows,
-                    cols,
-                };
-                conn.send(&message).await.map_err(|_| self.lost())
-            }
-            InputTransport::V2(sender) => {
-                if sender.control(Body::Resize { rows, cols }).await {
-                    Ok(())
-                } else {
-                    Err(self.lost())
-                }
-            }
-            InputTransport::Gone => Err(self.lost()),
-        }
+        self.send_v1(|id| HubToWorker::ShellResize { id, rows, cols })
+            .await
     }
 
-    fn transport(&self) -> InputTransport {
-        self.transport
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    fn lost(&self) -> RequestError {
-        RequestError::Lost {
-            worker: self.worker.clone(),
+    async fn send_v1(
+        &self,
+        message: impl FnOnce(String) -> HubToWorker,
+    ) -> Result<(), RequestError> {
+        let InputWay::V1 {
+            worker,
+            id,
+            conn,
+            over,
+        } = &self.0
+        else {
+            return Ok(());
+        };
+        let lost = || RequestError::Lost {
+            worker: worker.clone(),
+        };
+        if over.load(Ordering::Relaxed) {
+            return Err(lost());
         }
+        conn.send(&message(id.clone())).await.map_err(|_| lost())
     }
 }

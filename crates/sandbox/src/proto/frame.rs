@@ -57,9 +57,11 @@
 //! A request that was on its way when its connection was lost may or may not have arrived, and must
 //! not be carried out twice. So a worker names each of its connections in `metadata.connection` of
 //! its `register`, and in `metadata.former` the one before it with the highest stream number that
-//! arrived there: an `exec` whose stream has a higher one was never seen, and the hub sends it again,
-//! with the same id. Any other is attached to. A worker that has just started has no former
-//! connection: what it ran died with it.
+//! arrived there: an `exec` or `shell` whose stream has a higher one was never seen, and the hub
+//! sends it again, with the same id. Any other is attached to. A hub remembers what it was told of
+//! a worker's earlier connections, so that one that came and went meanwhile is no gap. A worker
+//! that has just started has no former connection: what it ran died with it. A command is not sent
+//! again then, since it may have run; a shell that never answered is, since nothing was typed yet.
 //!
 //! # Transfers
 //!

@@ -563,7 +563,10 @@ impl Connection {
                 self.streams.insert(stream, StreamHandle::Job(job));
             }
             None => {
-                let error = format!("there is no command or shell {id:?} here");
+                let error = format!(
+                    "this worker has no command or shell {id:?}: it was fetched or given up, or the \
+                     worker was started anew since; `quintet jobs` lists what it has"
+                );
                 self.link
                     .urgent(stream, failed(FailureCode::UnknownJob, error));
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use quintet_sandbox::hub::{
     ExecEvent, ExecHandle, ExecOutcome, ExecRequest, HubSettings, RequestError, WorkerStatus,
 };
-use quintet_sandbox::proto::frame::{Body, End, FailureCode, Frame, Open, Outcome};
+use quintet_sandbox::proto::frame::{Body, End, FailureCode, Frame, Open, Opened, Outcome};
 use quintet_sandbox::proto::{Liveness, Protocol};
 use quintet_sandbox::socket::WsMessage;
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use tokio_tungstenite::MaybeTlsStream;
 
 use crate::bed::{Bed, Lone, Raw, raw_worker, soon};
 use crate::commands::command;
+use crate::shells::SIZE;
 
 async fn frame<S: AsyncRead + AsyncWrite + Unpin>(raw: &mut Raw<S>) -> Frame {
     match raw.message().await {
@@ -41,6 +42,18 @@ async fn end<S: AsyncRead + AsyncWrite + Unpin>(raw: &mut Raw<S>, stream: u32, o
     };
     let frame = Frame::new(stream, Body::End(Box::new(end)));
     raw.send_binary(frame.encode()).await;
+}
+
+async fn accept<S: AsyncRead + AsyncWrite + Unpin>(raw: &mut Raw<S>, stream: u32) {
+    let frame = Frame::new(stream, Body::Opened(Opened::default()));
+    raw.send_binary(frame.encode()).await;
+}
+
+fn unknown() -> Outcome {
+    Outcome::Failed {
+        code: FailureCode::UnknownJob,
+        error: "there is none".to_owned(),
+    }
 }
 
 /// Registers `w` on a connection of a name, after a former one.
@@ -108,15 +121,50 @@ async fn a_command_that_never_arrived_is_sent_again_with_its_id_and_its_input() 
     assert_eq!(ended, Ok(ExecOutcome::Exited(3)));
 }
 
+/// A connection that came and went while nobody looked is no gap in what is known.
+#[tokio::test]
+async fn a_command_that_never_arrived_is_sent_again_two_connections_later() {
+    let bed = Bed::start().await;
+    let mut first = connect(&bed, "run-1", Value::Null).await;
+    let mut handle = bed.hub.exec("w", command("true")).await.unwrap();
+    let (_, sent) = opened(&mut first).await;
+    drop(first);
+    bed.status("w", WorkerStatus::Offline).await;
+    let former = json!({"connection": "run-1", "last_stream": 0});
+    drop(connect(&bed, "run-2", former).await);
+    bed.status("w", WorkerStatus::Offline).await;
+    let former = json!({"connection": "run-2", "last_stream": 0});
+    let mut third = connect(&bed, "run-3", former).await;
+    let worker = async {
+        let (stream, again) = opened(&mut third).await;
+        assert_eq!(again, sent);
+        end(&mut third, stream, Outcome::Exited { code: 4 }).await;
+    };
+    let both = async { tokio::join!(worker, outcome(&mut handle)) };
+    let ((), ended) = soon("the end", both).await;
+    assert_eq!(ended, Ok(ExecOutcome::Exited(4)));
+}
+
 /// It may have run: a second time is for whoever asked to decide.
 #[tokio::test]
-async fn a_command_that_may_have_arrived_is_not_sent_again() {
-    for former in [
+async fn a_command_that_may_have_arrived_is_not_sent_again_and_the_error_says_why() {
+    let restarted = RequestError::Restarted {
+        worker: "w".to_owned(),
+        what: "command",
+    };
+    let given_up = RequestError::Failed {
+        code: Some(FailureCode::UnknownJob),
+        error: "there is none".to_owned(),
+    };
+    for (former, error) in [
         // It did.
-        json!({"connection": "run-1", "last_stream": 1}),
+        (json!({"connection": "run-1", "last_stream": 1}), given_up),
         // Nobody knows: this worker had another connection, or was started since.
-        json!({"connection": "other-1", "last_stream": 0}),
-        Value::Null,
+        (
+            json!({"connection": "other-1", "last_stream": 0}),
+            restarted.clone(),
+        ),
+        (Value::Null, restarted),
     ] {
         let bed = Bed::start().await;
         let mut first = connect(&bed, "run-1", Value::Null).await;
@@ -127,25 +175,82 @@ async fn a_command_that_may_have_arrived_is_not_sent_again() {
             let mut second = connect(&bed, "run-2", former).await;
             let (stream, open) = opened(&mut second).await;
             assert!(matches!(open, Open::Attach { .. }), "{open:?}");
-            let outcome = Outcome::Failed {
-                code: FailureCode::UnknownJob,
-                error: "there is none".to_owned(),
-            };
-            end(&mut second, stream, outcome).await;
+            end(&mut second, stream, unknown()).await;
             second
         };
         let both = async { tokio::join!(worker, outcome(&mut handle)) };
         let (_second, ended) = soon("the end", both).await;
-        assert!(
-            matches!(
-                &ended,
-                Err(RequestError::Failed {
-                    code: Some(FailureCode::UnknownJob),
-                    ..
-                })
-            ),
-            "{ended:?}"
-        );
+        assert_eq!(ended, Err(error));
+    }
+}
+
+#[tokio::test]
+async fn a_shell_whose_start_is_lost_is_begun_again_or_attached_to() {
+    for (former, arrived, kept) in [
+        // It never came.
+        (
+            json!({"connection": "run-1", "last_stream": 0}),
+            false,
+            false,
+        ),
+        // It came, and runs.
+        (json!({"connection": "run-1", "last_stream": 1}), true, true),
+        // It died with its worker, before anything was typed.
+        (Value::Null, true, false),
+    ] {
+        let bed = Bed::start().await;
+        let mut first = connect(&bed, "run-1", Value::Null).await;
+        let worker = async {
+            let (_, sent) = opened(&mut first).await;
+            assert!(matches!(sent, Open::Shell { .. }), "{sent:?}");
+            drop(first);
+            let mut second = connect(&bed, "run-2", former).await;
+            let (mut stream, mut open) = opened(&mut second).await;
+            if arrived {
+                assert!(matches!(open, Open::Attach { .. }), "{open:?}");
+            }
+            if arrived && !kept {
+                end(&mut second, stream, unknown()).await;
+                (stream, open) = opened(&mut second).await;
+            }
+            if !kept {
+                assert_eq!(open, sent);
+            }
+            accept(&mut second, stream).await;
+            (second, stream)
+        };
+        let both = async { tokio::join!(worker, bed.hub.shell("w", SIZE, "dumb")) };
+        let ((mut second, stream), shell) = soon("a shell", both).await;
+        let shell = shell.unwrap();
+        assert_eq!(bed.hub.worker("w").unwrap().running, 1);
+        shell.input().write(b"typed").await.unwrap();
+        let typed = Frame::new(stream, Body::In("typed".into()));
+        assert_eq!(frame(&mut second).await, typed);
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_nobody_waits_for_any_more_is_taken_back() {
+    let bed = Bed::start().await;
+    let mut raw = connect(&bed, "run-1", Value::Null).await;
+    for (attach, words) in [
+        (false, [Body::Cancel, Body::Done].as_slice()),
+        (true, &[Body::Detach]),
+    ] {
+        let asked = async {
+            if attach {
+                bed.hub.attach_shell("w", "job").await.map(drop)
+            } else {
+                bed.hub.shell("w", SIZE, "dumb").await.map(drop)
+            }
+        };
+        let stream = tokio::select! {
+            asked = asked => panic!("{asked:?}"),
+            (stream, _) = opened(&mut raw) => stream,
+        };
+        for word in words {
+            assert_eq!(frame(&mut raw).await, Frame::new(stream, word.clone()));
+        }
     }
 }
 

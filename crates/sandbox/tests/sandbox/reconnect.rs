@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quintet_sandbox::hub::{
     ExecEvent, ExecOutcome, ExecRequest, HubEvent, HubSettings, RequestError, ShellEvent,
-    UploadRequest, WorkerStatus,
+    TerminalSize, UploadRequest, WorkerStatus,
 };
 use quintet_sandbox::proto::{Liveness, Protocol};
 use quintet_sandbox::worker::{RunError, StartError, Worker};
@@ -52,29 +52,70 @@ async fn a_v1_command_fails_at_once_when_its_connection_is_lost() {
     ));
 }
 
+/// What is typed, and the window's size, while the connection is lost come when it is back.
 #[tokio::test]
-async fn a_v2_shell_goes_on_over_a_lost_connection() {
+async fn a_v2_shell_goes_on_over_a_lost_connection_and_loses_no_key() {
     let bed = Bed::start().await;
     let _worker = bed.worker("w").await;
     let mut shell = start(&bed, "w").await;
     shell.type_line("kept=$((6*7)); echo re''ady").await;
     shell.until("ready").await;
-    bed.hub.disconnect("w", "test");
-    bed.status("w", WorkerStatus::Online).await;
-    // Output, not input, tells the handle that it has to attach again.
-    soon("input is taken again", async {
-        loop {
-            let typed = shell.input.write(b"echo got-$kept\n").await;
-            let next = tokio::time::timeout(Duration::from_millis(300), shell.handle.next());
-            if let (Ok(()), Ok(Ok(ShellEvent::Output(bytes)))) = (typed, next.await) {
-                shell.seen.push_str(&String::from_utf8_lossy(&bytes));
+    for lap in 0..3 {
+        bed.hub.disconnect("w", "test");
+        bed.status("w", WorkerStatus::Offline).await;
+        let size = TerminalSize {
+            rows: 30 + lap,
+            cols: 90,
+        };
+        shell.input.resize(size).await.unwrap();
+        let input = shell.input.clone();
+        let typing = async move {
+            let line = format!("echo lap-{lap}-$kept-\"$(stty size)\"\n");
+            for key in line.as_bytes() {
+                input.write(&[*key]).await.unwrap();
             }
-            if shell.seen.contains("got-42") {
-                break;
+        };
+        let seen = format!("lap-{lap}-42-{} 90", 30 + lap);
+        tokio::join!(typing, shell.until(&seen));
+        assert_eq!(bed.hub.worker("w").unwrap().running, 1);
+    }
+}
+
+#[tokio::test]
+async fn what_ended_with_a_worker_that_was_started_anew_says_so() {
+    let bed = Bed::start().await;
+    let worker = bed.program("w", json!({})).await;
+    let mut exec = bed
+        .hub
+        .exec("w", command("echo up; sleep 100"))
+        .await
+        .unwrap();
+    assert_eq!(
+        soon("it runs", exec.next()).await.unwrap(),
+        ExecEvent::Stdout("up\n".into())
+    );
+    let mut shell = start(&bed, "w").await;
+    shell.type_line("echo re''ady").await;
+    shell.until("ready").await;
+    drop(worker);
+    bed.status("w", WorkerStatus::Offline).await;
+    let _worker = bed.program("w", json!({})).await;
+    let restarted = |what| RequestError::Restarted {
+        worker: "w".to_owned(),
+        what,
+    };
+    let ended = soon("the command's end", exec.next()).await;
+    assert_eq!(ended, Err(restarted("command")));
+    let ended = soon("the shell's end", async {
+        loop {
+            match shell.handle.next().await {
+                Ok(ShellEvent::Output(_)) => {}
+                other => break other,
             }
         }
     })
     .await;
+    assert_eq!(ended, Err(restarted("shell")));
 }
 
 #[tokio::test]
