@@ -220,8 +220,13 @@ impl<'a> Destination<'a> {
             return Err(TransferError::TooLarge { size: total, limit });
         }
         let parent = worker.root.parent_of(path)?;
+        // What an earlier attempt left needs no room any more.
+        let there = parent
+            .open_existing(&part)
+            .and_then(|file| Some(file.metadata().ok()?.len()))
+            .unwrap_or(0);
         if let Some(free) = parent.free_bytes()
-            && total > free
+            && total.saturating_sub(there) > free
         {
             return Err(TransferError::NoSpace { size: total, free });
         }
@@ -284,13 +289,10 @@ impl<'a> Destination<'a> {
 
 impl Drop for Destination<'_> {
     fn drop(&mut self) {
-        if !self.published.get() && self.leftover == Leftover::Useless {
-            // The note stays, and with it the next sweep's chance to remove it.
-            if self.parent.remove(&self.part).is_err() {
-                return;
-            }
-        }
-        if self.published.get() || self.leftover == Leftover::Useless {
+        let gone = self.published.get()
+            || (self.leftover == Leftover::Useless && self.parent.remove(&self.part).is_ok());
+        // Else the note stays, and with it the next sweep's chance to remove what is left.
+        if gone {
             self.worker.partials().clear(&self.part, &self.path);
         }
         self.worker.uploading.give_back(&self.key);

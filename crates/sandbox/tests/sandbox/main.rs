@@ -11,4 +11,5 @@ mod reconnect;
 mod released;
 mod security;
 mod shells;
+mod uploads;
 mod wire;
