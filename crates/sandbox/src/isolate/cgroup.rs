@@ -290,6 +290,46 @@ mod tests {
         assert!(usable(dir.path(), "memory").unwrap_err().contains("memory"));
     }
 
+    /// A folder stands for the hierarchy, where this machine's has none of the controllers: what is
+    /// written is what the kernel would be told.
+    #[test]
+    fn every_limit_is_written_before_the_group_is_entered() {
+        let limits = Limits {
+            memory_bytes: Some(64 << 20),
+            processes: Some(32),
+            cpu_percent: Some(50),
+            ..Limits::default()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path();
+        std::fs::write(own.join("cgroup.controllers"), "cpu io memory pids").unwrap();
+        std::fs::write(own.join("cgroup.procs"), "").unwrap();
+        std::fs::write(own.join("cgroup.subtree_control"), "io").unwrap();
+        let entered = Entered::at(own, &plan(&limits), None).unwrap();
+        let read = |file: PathBuf| std::fs::read_to_string(file).unwrap();
+        assert_eq!(
+            read(own.join("cgroup.subtree_control")),
+            "+memory +pids +cpu"
+        );
+        for (file, value) in [
+            ("memory.max", "67108864"),
+            ("pids.max", "32"),
+            ("cpu.max", "50000 100000"),
+            ("cgroup.procs", &std::process::id().to_string()),
+        ] {
+            assert_eq!(read(entered.group.join(file)), value, "{file}");
+        }
+
+        // A limit that can't be written lets nobody in, and leaves the group as it was.
+        std::fs::write(own.join("cgroup.procs"), "").unwrap();
+        std::fs::remove_dir_all(&entered.group).unwrap();
+        let bad = [("memory", "no/such/file", "1".to_owned())];
+        std::fs::write(own.join("cgroup.subtree_control"), "").unwrap();
+        assert!(Entered::at(own, &bad, None).is_err());
+        assert!(!entered.group.exists());
+        assert_eq!(read(own.join("cgroup.subtree_control")), "-memory");
+    }
+
     /// The kernel's own rules, with whatever controller this machine has in its unified hierarchy:
     /// the limits themselves need others, but what is refused in a group with processes is the same.
     #[test]
