@@ -71,29 +71,39 @@ impl tokio::io::AsyncSeek for Zeros {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_gibibytes_go_through_sixty_four_mebibytes() {
+    through_sixty_four_mebibytes(Protocol::V2, 10 * GIB).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_larger_goes_through_sixty_four_mebibytes_of_the_first_version_too() {
+    through_sixty_four_mebibytes(Protocol::V1, GIB / 4).await;
+}
+
+async fn through_sixty_four_mebibytes(protocol: Protocol, down: u64) {
     let bed = Bed::start().await;
     // Holes of a file in memory take no memory, and reading them none either.
     let root = tempfile::tempdir_in("/dev/shm").unwrap();
-    let program = bed.program("w", json!({"root": root.path()})).await;
-    assert_eq!(bed.hub.worker("w").unwrap().protocol, Protocol::V2.name());
+    let settings = json!({"root": root.path(), "v1_only": protocol == Protocol::V1});
+    let program = bed.program("w", settings).await;
+    assert_eq!(bed.hub.worker("w").unwrap().protocol, protocol.name());
     limit_memory(program.pid());
     let file = std::fs::File::create(root.path().join("sparse")).unwrap();
-    file.set_len(10 * GIB).unwrap();
+    file.set_len(down).unwrap();
     let mut download = bed.hub.download("w", "sparse", None).await.unwrap();
     let mut received = 0;
     while let Some(bytes) = soon("a chunk", download.next()).await.unwrap() {
         received += bytes.len() as u64;
     }
-    assert_eq!(received, 10 * GIB);
+    assert_eq!(received, down);
     let request = UploadRequest {
         path: "back".to_owned(),
-        size: GIB / 4,
+        size: GIB / 8,
         mode: None,
         modified: None,
     };
     let mut source = Zeros {
         at: 0,
-        len: GIB / 4,
+        len: GIB / 8,
     };
     bed.hub
         .upload("w", &request, &mut source, |_| {})
@@ -101,7 +111,7 @@ async fn ten_gibibytes_go_through_sixty_four_mebibytes() {
         .unwrap();
     assert_eq!(
         std::fs::metadata(root.path().join("back")).unwrap().len(),
-        GIB / 4
+        GIB / 8
     );
     let peak = status(program.pid(), "VmHWM");
     assert!(peak < 64 << 20, "{peak} bytes at the most");
