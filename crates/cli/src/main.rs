@@ -15,6 +15,7 @@ mod output;
 mod remote;
 mod settings;
 mod turn;
+mod typist;
 
 use std::process::ExitCode;
 

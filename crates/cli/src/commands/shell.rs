@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use quintet_control::wire::{ShellInputMsg, ShellMsg, ShellResizeMsg};
-use quintet_control::{Client, ClientError};
+use quintet_control::wire::ShellMsg;
 use quintet_runtime::home::Home;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,10 +12,10 @@ use tokio::task::JoinSet;
 
 use super::Context;
 use super::exec::exit_code;
-use crate::connect;
 use crate::error::CommandError;
 use crate::output::stdin_is_terminal;
 use crate::remote::{Opening, Remote, Seen};
+use crate::typist::{Typed, Typist};
 
 /// Ctrl-], which begins a word to this program.
 const ESCAPE: u8 = 0x1d;
@@ -24,7 +23,7 @@ const ESCAPE: u8 = 0x1d;
 /// Ctrl-D, which a terminal sends for the end of input.
 const END_OF_INPUT: u8 = 0x04;
 
-/// Keys that wait for the daemon; the keyboard waits beyond that.
+/// Keys that wait for the typist; the keyboard waits beyond that.
 const WAITING: usize = 64;
 
 const EXAMPLES: &str = "\
@@ -85,14 +84,16 @@ async fn converse(home: &Home, args: ShellArgs) -> Result<Left, CommandError> {
     let mut remote = Remote::open(home, Opening::Shell(request)).await?;
     let mut keys = Keys::read();
     let mut escape = Escape::default();
-    let mut typist = None;
+    let typist = Typist::start(home);
     let mut job = None;
+    // What waits for the typist: its queue must not hold up what the shell shows.
+    let mut next = None;
     let mut stdout = tokio::io::stdout();
     loop {
         tokio::select! {
             seen = remote.next() => match seen? {
-                Seen::Started { job: id, .. } => {
-                    typist = Some(Typist::start(home, &id));
+                Seen::Started { job: id, input } => {
+                    typist.attach(&id, input);
                     job = Some(id);
                 }
                 Seen::Dropped(bytes) => {
@@ -105,20 +106,21 @@ async fn converse(home: &Home, args: ShellArgs) -> Result<Left, CommandError> {
                 }
                 Seen::Ended(ended) => return Ok(Left::Ended(exit_code(&ended))),
             },
-            Some(bytes) = keys.0.recv(), if typist.is_some() => {
+            Some(bytes) = keys.0.recv(), if job.is_some() && next.is_none() => {
                 let (typed, detach) = escape.take(&bytes);
                 if let (true, Some(job)) = (detach, &job) {
                     return Ok(Left::Detached { worker: args.worker, job: job.clone() });
                 }
-                if let Some(typist) = &typist
-                    && !typed.is_empty()
-                {
-                    typist.send(Typed::Bytes(typed)).await;
+                next = (!typed.is_empty()).then_some(Typed::Bytes(typed));
+            }
+            Some(()) = resized.recv(), if job.is_some() && next.is_none() => {
+                if let Ok((cols, rows)) = crossterm::terminal::size() {
+                    next = Some(Typed::Size { rows, cols });
                 }
             }
-            Some(()) = resized.recv() => {
-                if let (Some(typist), Ok((cols, rows))) = (&typist, crossterm::terminal::size()) {
-                    typist.send(Typed::Size { rows, cols }).await;
+            Ok(room) = typist.room(), if next.is_some() => {
+                if let Some(next) = next.take() {
+                    room.send(next);
                 }
             }
         }
@@ -173,59 +175,6 @@ impl Keys {
         });
         Self(keys, task)
     }
-}
-
-enum Typed {
-    Bytes(Vec<u8>),
-    Size { rows: u16, cols: u16 },
-}
-
-/// Sends keys over a connection of its own, so that a shell that reads nothing holds up nothing
-/// that it prints.
-struct Typist {
-    typed: mpsc::Sender<Typed>,
-    _task: JoinSet<()>,
-}
-
-impl Typist {
-    fn start(home: &Home, job: &str) -> Self {
-        let (typed, receiver) = mpsc::channel(WAITING);
-        let (home, job) = (home.clone(), job.to_owned());
-        let mut task = JoinSet::new();
-        task.spawn(async move {
-            if let Err(error) = type_all(&home, &job, receiver).await {
-                tracing::debug!(message = error.message(), "keys are not sent any more");
-            }
-        });
-        Self { typed, _task: task }
-    }
-
-    async fn send(&self, typed: Typed) {
-        // A typist that is gone is replaced with the next attachment.
-        let _ = self.typed.send(typed).await;
-    }
-}
-
-async fn type_all(
-    home: &Home,
-    job: &str,
-    mut typed: mpsc::Receiver<Typed>,
-) -> Result<(), CommandError> {
-    let mut daemon = connect::daemon(home).await?;
-    while let Some(typed) = typed.recv().await {
-        let job = job.to_owned();
-        let sent: Result<_, ClientError> = match typed {
-            Typed::Bytes(data) => daemon.shell_input(ShellInputMsg { job, data }).await,
-            Typed::Size { rows, cols } => {
-                let (rows, cols) = (rows.into(), cols.into());
-                daemon
-                    .shell_resize(ShellResizeMsg { job, rows, cols })
-                    .await
-            }
-        };
-        sent?;
-    }
-    Ok(())
 }
 
 /// A terminal whose keys come one by one; restored when dropped.

@@ -483,6 +483,9 @@ async fn everything_outlives_a_daemon_that_stops_in_order() {
     shell.sees("ready").await;
 
     assert!(daemon.stops().await.success());
+    // Nobody is there to take it, yet.
+    shell.types("echo down-$kept\r").await;
+    shell.pty.resize(Size::new(21, 71)).unwrap();
     let _daemon = machine
         .up_with(&["--no-worker", "--listen", &address])
         .await;
@@ -495,9 +498,12 @@ async fn everything_outlives_a_daemon_that_stops_in_order() {
         .unwrap();
     assert_eq!(rest, "after\nall\n");
     assert_eq!(within("the end", fed.wait()).await.unwrap().code(), Some(0));
-    // Keys are taken again once the shell is attached, which its screen shows.
-    shell.types("echo got-$kept\r").await;
+    shell.sees("down-42").await;
+    shell
+        .types("until stty size | grep '21 71'; do :; done; echo got-$kept\r")
+        .await;
     shell.sees("got-42").await;
+    assert_eq!(shell.shown.matches("down-42").count(), 1);
     shell.types("exit 5\r").await;
     assert_eq!(shell.ends().await, Some(5));
 }

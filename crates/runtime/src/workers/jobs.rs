@@ -425,6 +425,7 @@ async fn run_shell(
     let begun = started(CommandStarted {
         job: handle.id().to_owned(),
         dropped_stdout: handle.dropped(),
+        input: handle.input_came(),
         ..CommandStarted::default()
     });
     let _ = client.send(Ok(begun)).await;

@@ -74,6 +74,7 @@ pub struct ShellHandle {
     input: Way,
     /// What the worker knew of this when it was attached to again.
     known: Option<Knowledge>,
+    input_came: u64,
     seen: u64,
     dropped: u64,
     started: Instant,
@@ -113,6 +114,7 @@ impl ShellHandle {
             transport,
             input,
             known: None,
+            input_came: 0,
             seen: 0,
             dropped: 0,
             started: Instant::now(),
@@ -146,8 +148,14 @@ impl ShellHandle {
         })
     }
 
+    /// Bytes of input that the worker had when this was attached to.
+    pub fn input_came(&self) -> u64 {
+        self.input_came
+    }
+
     /// The worker has so many bytes of input.
-    fn came(&self, offset: u64) {
+    fn came(&mut self, offset: u64) {
+        self.input_came = offset;
         if let Way::V2(input) = &self.input {
             input.attached_at(offset);
         }
