@@ -22,7 +22,8 @@ Examples:
 
 A destination that ends with / is a folder to put it in, as is a folder of this machine that is
 there and, for a file, one of the worker's. Mode and time of change are kept; links are left out.
-Run the same command again after an interruption: what has arrived is not sent again.";
+Run the same command again after an interruption: what has arrived is not sent again. Of a folder,
+files with the same size, mode and time are taken to be there.";
 
 /// Copy files and folders to or from a worker
 #[derive(Debug, Args)]
@@ -33,11 +34,18 @@ pub(crate) struct CpArgs {
 
     /// Where to: PATH or WORKER:PATH
     destination: String,
+
+    /// Taken for those who are used to it: folders are copied anyway
+    #[arg(short, long, hide = true)]
+    #[expect(dead_code, reason = "folders are copied with and without it")]
+    recursive: bool,
 }
 
 pub(crate) async fn run(context: &Context, args: CpArgs) -> Result<ExitCode, CommandError> {
     let request = request(&args.source, &args.destination)?;
     let bar = bar(context);
+    let name = args.source.trim_end_matches('/').rsplit(['/', ':']).next();
+    bar.set_message(name.unwrap_or_default().to_owned());
     let mut daemon = connect::daemon(&context.home).await?;
     let progress = daemon.copy(request);
     tokio::pin!(progress);
@@ -58,7 +66,9 @@ pub(crate) async fn run(context: &Context, args: CpArgs) -> Result<ExitCode, Com
         }
         bar.set_length(told.total);
         bar.set_position(told.bytes);
-        bar.set_message(told.path);
+        if !told.path.is_empty() {
+            bar.set_message(told.path);
+        }
     }
     bar.finish_and_clear();
     Ok(ExitCode::SUCCESS)

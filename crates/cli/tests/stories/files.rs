@@ -149,3 +149,63 @@ async fn a_copy_whose_client_was_killed_can_be_made_again_at_once() {
     machine.runs(&["cp", "big", "w:big"]).await.succeeds();
     assert!(std::fs::read(root.join("big")).unwrap() == vec![0; 1 << 20]);
 }
+
+/// Transfers so far, by path, with their bytes.
+async fn transfers(machine: &Machine) -> Vec<(String, u64)> {
+    let said = machine.runs(&["events", "--json", "--after", "0"]).await;
+    let rows = said.stdout.lines().map(|line| {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        row
+    });
+    rows.filter(|row| row["kind"] == "transfer_ended")
+        .map(|row| {
+            let data = &row["data"];
+            let path = data["path"].as_str().unwrap().to_owned();
+            (path, data["bytes"].as_u64().unwrap())
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_folder_that_was_cut_goes_on_under_the_same_name_with_what_is_missing() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up().await;
+    online(&machine, "local").await;
+    let tree = machine.path().join("tree");
+    std::fs::create_dir_all(tree.join("a")).unwrap();
+    let content: Vec<u8> = (0..300_000u32).map(|n| (n * 7 % 251) as u8).collect();
+    std::fs::write(tree.join("a/big"), &content).unwrap();
+    std::fs::write(tree.join("done"), b"done").unwrap();
+    machine.runs(&["cp", "tree", "local:t"]).await.succeeds();
+
+    // Sent again, what is there is left alone, and what has changed is not.
+    std::fs::write(tree.join("done"), b"more").unwrap();
+    let before = transfers(&machine).await.len();
+    let again = ["cp", "-r", "tree", "local:t"];
+    machine.runs(&again).await.succeeds();
+    let sent = transfers(&machine).await.split_off(before);
+    assert_eq!(sent, [("t/done".to_owned(), 4)]);
+
+    // What an attempt left that was cut: a whole file, and the beginning of another.
+    let partial = machine.path().join(".back.quintet-partial");
+    std::fs::create_dir_all(partial.join("a")).unwrap();
+    std::fs::copy(tree.join("done"), partial.join("done")).unwrap();
+    let time = tree.join("done").metadata().unwrap().modified().unwrap();
+    let done = std::fs::File::options()
+        .write(true)
+        .open(partial.join("done"))
+        .unwrap();
+    done.set_modified(time).unwrap();
+    std::fs::write(partial.join("a/.big.quintet-partial"), &content[..200_000]).unwrap();
+    let before = transfers(&machine).await.len();
+    machine.runs(&["cp", "local:t", "back"]).await.succeeds();
+    let got = transfers(&machine).await.split_off(before);
+    assert_eq!(got, [("t/a/big".to_owned(), 100_000)]);
+    assert!(!partial.exists());
+    let back = machine.path().join("back");
+    assert_eq!(std::fs::read(back.join("a/big")).unwrap(), content);
+    assert_eq!(std::fs::read(back.join("done")).unwrap(), b"more");
+    // There now, it is a folder to put things in.
+    machine.runs(&["cp", "local:t", "back"]).await.succeeds();
+    assert_eq!(std::fs::read(back.join("t/done")).unwrap(), b"more");
+}

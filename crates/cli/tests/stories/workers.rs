@@ -611,6 +611,23 @@ async fn a_shell_is_a_terminal_that_can_be_left_and_found_again() {
     assert_eq!(second.ends().await, Some(7));
 }
 
+#[tokio::test]
+async fn a_copy_shows_how_far_it_is_on_a_terminal_and_nothing_in_a_pipe() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up().await;
+    online(&machine, "local").await;
+    let file = std::fs::File::create(machine.path().join("big")).unwrap();
+    file.set_len(8 << 20).unwrap();
+    let mut copy = Terminal::opens(&machine, &["cp", "big", "local:big"]);
+    copy.sees("/8.00 MiB").await;
+    copy.sees("B/s").await;
+    copy.sees(" left  big").await;
+    assert_eq!(copy.ends().await, Some(0));
+    let piped = machine.runs(&["cp", "big", "local:again"]).await;
+    assert_eq!((&*piped.stdout, &*piped.stderr), ("", ""));
+    assert_eq!(piped.code, Some(0));
+}
+
 /// A person in front of a terminal, who reads everything.
 struct Terminal {
     pty: pty_process::Pty,

@@ -1,5 +1,10 @@
 //! Files and folders between a worker and this machine.
+//!
+//! A copy that is made again goes on where it was cut: the file under way from its part, and of a
+//! folder's files those are left as they are that have the same size, mode and time already.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -139,6 +144,16 @@ struct Local {
     kind: LocalKind,
 }
 
+impl Local {
+    /// Whether a file of the worker's is this one, as far as can be told without reading it.
+    fn arrived(&self, there: &Entry) -> bool {
+        there.size == self.size
+            && there.mode & 0o777 == self.mode
+            && self.modified.is_some()
+            && mtime::join(there.mtime_ms, Some(there.mtime_ns)) == self.modified
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LocalKind {
     File,
@@ -163,6 +178,10 @@ async fn send(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Result
         }
         _ => request.remote.clone(),
     };
+    let there = match entries.as_slice() {
+        [_] => HashMap::new(),
+        _ => files_at(hub, &request.worker, &target).await,
+    };
     for entry in &entries {
         let remote = beneath(&target, &entry.name);
         if let LocalKind::Folder { empty } = entry.kind {
@@ -177,6 +196,10 @@ async fn send(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Result
             continue;
         }
         told.begin(&entry.name);
+        if there.get(&entry.name).is_some_and(|it| entry.arrived(it)) {
+            told.end(entry.size);
+            continue;
+        }
         let mut file = tokio::fs::File::open(&entry.path)
             .await
             .map_err(|error| unusable(&entry.path, &error))?;
@@ -206,6 +229,16 @@ async fn send(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Result
         make_folder(hub, &request.worker, &folder, false).await?;
     }
     Ok(())
+}
+
+/// What a worker has of a folder's files, by name; nothing where it can't tell.
+async fn files_at(hub: &Hub, worker: &str, folder: &str) -> HashMap<String, Entry> {
+    let listed = hub.list(worker, folder).await.unwrap_or_default();
+    listed
+        .into_iter()
+        .filter(|entry| entry.kind == EntryKind::File)
+        .map(|entry| (entry.path.clone(), entry))
+        .collect()
 }
 
 /// Where a single file goes: into the folder of that name, where there is one.
@@ -350,9 +383,17 @@ async fn fetch(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Resul
     }
     let files = listed.iter().filter(|entry| entry.kind == EntryKind::File);
     told.total(files.map(|entry| entry.size).sum());
+    // A folder that is not there yet has its name when it is whole, as a file does.
+    let place = match local.symlink_metadata() {
+        Ok(_) => local.to_owned(),
+        Err(_) => partial_of(local)?,
+    };
+    if place.is_symlink() {
+        return Err(Refusal::Bad(format!("{} is a link", place.display())));
+    }
     let mut folders = Vec::new();
     for entry in &listed {
-        let target = inside(local, &entry.path)?;
+        let target = inside(&place, &entry.path)?;
         match entry.kind {
             EntryKind::Folder => {
                 fs::create_dir_all(&target).map_err(|error| unusable(&target, &error))?;
@@ -360,6 +401,10 @@ async fn fetch(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Resul
             }
             EntryKind::File => {
                 told.begin(&entry.path);
+                if here(&target).is_some_and(|it| it.arrived(entry)) {
+                    told.end(entry.size);
+                    continue;
+                }
                 let remote = beneath(&request.remote, &entry.path);
                 fetch_file(hub, worker, &remote, &target, told).await?;
             }
@@ -371,7 +416,31 @@ async fn fetch(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Resul
     for (target, entry) in folders.iter().rev() {
         settle(target, entry).map_err(|error| unusable(target, &error))?;
     }
+    if place != local {
+        fs::rename(&place, local).map_err(|error| unusable(local, &error))?;
+    }
     Ok(())
+}
+
+/// A file of this machine, where there is one.
+fn here(path: &Path) -> Option<Local> {
+    let metadata = path.symlink_metadata().ok()?;
+    let file = metadata.is_file();
+    file.then(|| entry(path, String::new(), &metadata, LocalKind::File))
+}
+
+/// Where something is while it is not whole: beside its place.
+fn partial_of(target: &Path) -> Result<PathBuf, Refusal> {
+    let (Some(folder), Some(name)) = (target.parent(), target.file_name()) else {
+        return Err(Refusal::Bad(format!(
+            "{} has no name to copy to",
+            target.display()
+        )));
+    };
+    let mut partial = OsString::from(".");
+    partial.push(name);
+    partial.push(".quintet-partial");
+    Ok(folder.join(partial))
 }
 
 fn settle(folder: &Path, entry: &Entry) -> io::Result<()> {
@@ -390,13 +459,7 @@ async fn fetch_file(
     target: &Path,
     told: &Told,
 ) -> Result<(), Refusal> {
-    let (Some(folder), Some(name)) = (target.parent(), target.file_name()) else {
-        return Err(Refusal::Bad(format!("{} is no file", target.display())));
-    };
-    let mut partial = std::ffi::OsString::from(".");
-    partial.push(name);
-    partial.push(".quintet-partial");
-    let partial = folder.join(partial);
+    let partial = partial_of(target)?;
     let failed = |error: io::Error| unusable(&partial, &error);
     let mut file = tokio::fs::OpenOptions::new()
         .read(true)
