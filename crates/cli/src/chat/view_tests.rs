@@ -171,6 +171,37 @@ fn an_approval() {
 }
 
 #[test]
+fn nothing_of_what_is_to_be_approved_is_hidden_unsaid() {
+    let told = |command: &str| {
+        let model = told(vec![What::Approval(Approval {
+            id: 1,
+            action: "exec".into(),
+            command: command.into(),
+            cwd: "/work".into(),
+            worker: "local".into(),
+            reason: "policy rule 2".into(),
+            rule: String::new(),
+            rule_place: String::new(),
+        })]);
+        drawn(&model, 60, 24)
+    };
+    let hidden = told("echo hi \u{1b}]0;rm -r .\u{7} \u{202e}x");
+    assert!(
+        hidden.contains("echo hi \\u{1b}]0;rm -r .\\u{7} \\u{202e}x"),
+        "{hidden}"
+    );
+    let long = told(&format!("{}rm -r .", "echo\n".repeat(11)));
+    assert!(
+        long.contains("4 more lines, which `quintet approvals` shows"),
+        "{long}"
+    );
+    assert!(
+        long.contains("exec · local:/work · policy rule 2"),
+        "{long}"
+    );
+}
+
+#[test]
 fn help_and_the_list_of_sessions() {
     let mut model = told(Vec::new());
     model.help = true;

@@ -12,6 +12,7 @@ use crate::args::JsonArg;
 use crate::connect;
 use crate::error::CommandError;
 use crate::output::table::Table;
+use crate::output::terminal_text::exact_line;
 
 /// List what agents want to do and wait for your word on
 #[derive(Debug, Args)]
@@ -47,7 +48,8 @@ pub(crate) async fn run(context: &Context, args: &ApprovalsArgs) -> Result<ExitC
 }
 
 fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new(&["ID", "SESSION", "ACTION", "WHERE", "WHY", "COMMAND"]);
+    let headers = &["ID", "SESSION", "ACTION", "WHERE", "WHY", "COMMAND"];
+    let mut table = Table::new(headers).whole();
     for row in rows {
         let place = if row.worker.is_empty() {
             row.cwd.clone()
@@ -57,10 +59,10 @@ fn table(rows: &[Row]) -> Table {
         table.row([
             row.id.to_string(),
             row.session.to_string(),
-            row.action.clone(),
-            place,
+            exact_line(&row.action),
+            exact_line(&place),
             row.reason.clone(),
-            row.command.clone(),
+            exact_line(&row.command),
         ]);
     }
     table

@@ -260,17 +260,19 @@ fn tool_line(call: &ToolCallInfo) -> String {
     )
 }
 
-/// What a person is asked to allow, whole: a command is not judged without where it would run.
+/// What a person is asked to allow, whole: a command is not judged without where it would run, nor
+/// with a part of it out of sight.
 fn approval_text(approval: &Approval) -> String {
     let id = approval.id;
-    let one_line = terminal_text::one_line;
-    let mut text = format!("? may it do this: {}", one_line(&approval.action));
-    if !approval.command.is_empty() {
-        text.push_str(&format!("\n  {}", one_line(&approval.command)));
+    let exact_line = terminal_text::exact_line;
+    let mut text = format!("? may it do this: {}", exact_line(&approval.action));
+    // Each line has a mark, so that none of a command passes for one of ours.
+    for line in terminal_text::exact(&approval.command).lines() {
+        text.push_str(&format!("\n  | {line}"));
     }
     for (name, value) in [("in", &approval.cwd), ("on", &approval.worker)] {
         if !value.is_empty() {
-            text.push_str(&format!("\n  {name} {}", one_line(value)));
+            text.push_str(&format!("\n  {name} {}", exact_line(value)));
         }
     }
     text.push_str(&format!(
@@ -421,7 +423,7 @@ mod tests {
         let approval = Approval {
             id: 7,
             action: "exec".to_owned(),
-            command: "rm -rf\n/".to_owned(),
+            command: "echo \u{1b}]0;\u{7} #\nrm -rf /".to_owned(),
             cwd: "/work/space".to_owned(),
             worker: "box".to_owned(),
             reason: String::new(),
@@ -430,7 +432,8 @@ mod tests {
         };
         assert_eq!(
             approval_text(&approval),
-            "? may it do this: exec\n  rm -rf /\n  in /work/space\n  on box\n  \
+            "? may it do this: exec\n  | echo \\u{1b}]0;\\u{7} #\n  | rm -rf /\n  \
+             in /work/space\n  on box\n  \
              allow it with `quintet approve 7`, refuse it with `quintet deny 7`"
         );
     }

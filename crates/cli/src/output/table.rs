@@ -16,6 +16,7 @@ const LEAST_LAST_COLUMN: usize = 12;
 pub(crate) struct Table {
     headers: &'static [&'static str],
     rows: Vec<Vec<String>>,
+    cut: bool,
 }
 
 impl Table {
@@ -23,7 +24,14 @@ impl Table {
         Self {
             headers,
             rows: Vec::new(),
+            cut: true,
         }
+    }
+
+    /// Never cut: a terminal wraps what is longer than it is wide.
+    pub(crate) fn whole(mut self) -> Self {
+        self.cut = false;
+        self
     }
 
     /// Adds a row; what is missing is empty.
@@ -33,7 +41,7 @@ impl Table {
     }
 
     pub(crate) fn print(&self) -> Result<(), CommandError> {
-        let width = if stdout_is_terminal() {
+        let width = if self.cut && stdout_is_terminal() {
             crossterm::terminal::size()
                 .ok()
                 .map(|(columns, _)| usize::from(columns))

@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use unicode_width::UnicodeWidthChar;
+
 const ESCAPE: char = '\u{1b}';
 
 /// The text without control characters, but for line ends, tabs and colours (SGR sequences).
@@ -68,6 +70,38 @@ pub(crate) fn one_line(text: &str) -> String {
     }
     out.truncate(out.trim_end().len());
     out
+}
+
+/// The text with nothing in it hidden, for what a person is to judge: what a terminal would not draw,
+/// or would draw elsewhere, is written as an escape. Only line ends and tabs stay.
+pub(crate) fn exact(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_unseen) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        if is_unseen(char) {
+            out.extend(char.escape_default());
+        } else {
+            out.push(char);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// [`exact`] on one line: line ends and tabs are escapes too.
+pub(crate) fn exact_line(text: &str) -> String {
+    let exact = exact(text);
+    exact.replace('\t', "\\t").replace('\n', "\\n")
+}
+
+/// Whether a terminal shows nothing of it: what is suspicious, and what has no width.
+fn is_unseen(char: char) -> bool {
+    is_suspicious(char)
+        || !char.is_ascii()
+            && (char.width().unwrap_or(0) == 0
+                // Spaces that end a line, and letters that are blank.
+                || matches!(char, '\u{2028}' | '\u{2029}' | '\u{115f}' | '\u{3164}' | '\u{ffa0}'))
 }
 
 fn is_suspicious(char: char) -> bool {
@@ -141,6 +175,37 @@ mod tests {
         ] {
             assert_eq!(harmless(given), want, "{given:?}");
         }
+    }
+
+    #[test]
+    fn what_is_to_be_judged_hides_nothing() {
+        for (given, want) in [
+            ("echo hi", "echo hi"),
+            ("a\n\tb", "a\n\tb"),
+            ("grün \u{65e5}\u{672c}", "grün \u{65e5}\u{672c}"),
+            // A terminal takes what follows for a title: the shell runs it.
+            (
+                "echo hi \u{1b}]0;rm -r .\u{7}",
+                "echo hi \\u{1b}]0;rm -r .\\u{7}",
+            ),
+            (
+                "rm -r . #\u{1b}[2K\recho hi",
+                "rm -r . #\\u{1b}[2K\\recho hi",
+            ),
+            ("rm a\u{8}b\u{9b}", "rm a\\u{8}b\\u{9b}"),
+            ("\u{202e}. r- mr", "\\u{202e}. r- mr"),
+            (
+                "r\u{200b}m \u{2066}x\u{2069}",
+                "r\\u{200b}m \\u{2066}x\\u{2069}",
+            ),
+            (
+                "a\u{feff}\u{e0041}\u{3164}\u{2028}",
+                "a\\u{feff}\\u{e0041}\\u{3164}\\u{2028}",
+            ),
+        ] {
+            assert_eq!(exact(given), want, "{given:?}");
+        }
+        assert_eq!(exact_line("echo hi #\n\trm -r ."), "echo hi #\\n\\trm -r .");
     }
 
     #[test]

@@ -224,7 +224,7 @@ async fn questions_and_approvals_wait_for_a_person() {
 
     let mut send = Running::start_with_talk(&machine, &["send", "test", "approve rm -r build"]);
     send.prints("? may it do this: ").await;
-    assert_eq!(send.line().await, "  rm -r build");
+    assert_eq!(send.line().await, "  | rm -r build");
     let hint = send.prints("quintet approve").await;
     let approvals = machine.runs(&["approvals", "--json"]).await.json();
     assert_eq!(approvals[0]["command"], "rm -r build");

@@ -11,6 +11,7 @@ use crate::chat::prompt::Subject;
 use crate::chat::slash::COMMANDS;
 use crate::chat::theme;
 use crate::chat::wrap;
+use crate::output::terminal_text;
 
 /// A prompt shows so many lines of what it is about.
 const MAX_SUBJECT_LINES: usize = 8;
@@ -49,7 +50,7 @@ pub(super) fn prompt_lines(model: &Model, width: usize) -> Vec<Line<'static>> {
             .map(|line| wrap::line(&[], line))
             .collect()
     };
-    let mut subject = Vec::new();
+    let (mut subject, mut about_it) = (Vec::new(), Vec::new());
     let mut say = |text: &str, style| subject.extend(wrapped(text, style));
     match &prompt.subject {
         Subject::Ask(state) => {
@@ -58,7 +59,7 @@ pub(super) fn prompt_lines(model: &Model, width: usize) -> Vec<Line<'static>> {
             }
         }
         Subject::Approval(approval) => {
-            say(&approval.command, theme::STRONG);
+            say(&terminal_text::exact(&approval.command), theme::STRONG);
             let place = match (approval.worker.as_str(), approval.cwd.as_str()) {
                 ("", cwd) => cwd.to_owned(),
                 (worker, cwd) => format!("{worker}:{cwd}"),
@@ -69,13 +70,20 @@ pub(super) fn prompt_lines(model: &Model, width: usize) -> Vec<Line<'static>> {
                 approval.reason.as_str(),
             ];
             let about: Vec<&str> = about.into_iter().filter(|part| !part.is_empty()).collect();
-            say(&about.join(" · "), theme::DIM);
+            about_it = wrapped(&terminal_text::exact_line(&about.join(" · ")), theme::DIM);
         }
     }
     if subject.len() > MAX_SUBJECT_LINES {
+        let more = subject.len() - MAX_SUBJECT_LINES;
         subject.truncate(MAX_SUBJECT_LINES);
-        subject.push(Line::styled("…", theme::DIM));
+        let shown_by = match prompt.subject {
+            Subject::Ask(_) => "asks",
+            Subject::Approval(_) => "approvals",
+        };
+        let more = format!("… {more} more lines, which `quintet {shown_by}` shows");
+        subject.extend(wrapped(&more, theme::CAUTION));
     }
+    subject.extend(about_it);
     if let Subject::Approval(approval) = &prompt.subject
         && !approval.rule.is_empty()
     {
