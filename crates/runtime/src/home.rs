@@ -95,18 +95,23 @@ impl Home {
             self.skills_dir(),
             self.instances_dir(),
         ] {
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&folder)
-                .map_err(|error| {
-                    io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
-                })?;
+            make_private(&folder).map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
+            })?;
         }
         for folder in [self.root.clone(), self.run_dir()] {
             std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
         }
         Ok(())
+    }
+
+    /// Makes the root of the worker `name`, private to the user: on a machine that has only a worker
+    /// no daemon has made the home folder so.
+    pub fn create_worker_root(&self, name: &str) -> io::Result<PathBuf> {
+        let root = self.worker_dir(name).join("root");
+        make_private(&root)?;
+        std::fs::set_permissions(&self.root, std::fs::Permissions::from_mode(0o700))?;
+        Ok(root)
     }
 
     /// Removes what processes that are gone were writing when they ended. For the holder of the lock,
@@ -165,6 +170,13 @@ pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> 
     file.as_file().sync_all()?;
     file.persist(path)?;
     std::fs::File::open(folder)?.sync_all()
+}
+
+fn make_private(folder: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
 }
 
 #[cfg(test)]

@@ -213,15 +213,11 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
             .to_string_lossy()
             .into_owned()
     });
-    let folder = home.worker_dir(&folder_name(&id));
-    let root = match args.root {
-        Some(root) => root,
-        None => {
-            let root = folder.join("root");
-            std::fs::create_dir_all(&root)?;
-            root
-        }
-    };
+    let name = folder_name(&id);
+    let folder = home.worker_dir(&name);
+    // Made also where commands work elsewhere: what the worker keeps of them is beside it.
+    let own_root = home.create_worker_root(&name)?;
+    let root = args.root.unwrap_or(own_root);
     let mut config = WorkerConfig::new(&url, &id, root, folder.join("spool"));
     if let Some(fingerprint) = own.and_then(|daemon| daemon.fingerprint) {
         pin(&mut config, &fingerprint)

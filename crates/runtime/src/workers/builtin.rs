@@ -79,11 +79,13 @@ pub(crate) async fn start(
     version: &str,
 ) -> Result<Worker, BuiltinError> {
     let folder = home.worker_dir(LOCAL);
-    let (root, spool) = (folder.join("root"), folder.join("spool"));
-    make(&root).map_err(|source| BuiltinError::Folder {
-        path: root.clone(),
-        source,
-    })?;
+    let root = home
+        .create_worker_root(LOCAL)
+        .map_err(|source| BuiltinError::Folder {
+            path: folder.join("root"),
+            source,
+        })?;
+    let spool = folder.join("spool");
     let mut worker = WorkerConfig::new(&dial.url(), LOCAL, root, spool);
     worker.token = Some(dial.token);
     version.clone_into(&mut worker.version);
@@ -111,14 +113,6 @@ pub(crate) async fn start(
     let copies = WorkspaceCopies::of(&worker, folder.join("copies")).map_err(StartError::Tls)?;
     worker.mirrors = Some(Arc::new(copies));
     Ok(Worker::start(worker).await?)
-}
-
-fn make(folder: &std::path::Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
 }
 
 #[cfg(test)]

@@ -226,3 +226,35 @@ async fn what_a_run_leaves_is_its_users_alone() {
     }
     assert!(sockets >= 3, "control, an agent's and a workspace's");
 }
+
+#[tokio::test]
+async fn what_a_worker_keeps_is_its_users_alone() {
+    let machine = Machine::fresh();
+    let daemon = machine.up().await;
+    let token = machine.runs(&["token", "create", "--worker", "box"]).await;
+    let elsewhere = Machine::fresh();
+    // As it is on most machines: what is made is open to read.
+    let mut dials = elsewhere.program("sh");
+    dials
+        .args([
+            "-c",
+            "umask 022; exec \"$0\" worker --daemon-id box --server-url \"$1\"",
+        ])
+        .arg(env!("CARGO_BIN_EXE_quintet"))
+        .arg(daemon.http())
+        .env("QUINTET_TOKEN", token.succeeds().trim());
+    let _boxed = Running::start(dials);
+    row(&machine, "worker_online", |data| data["worker"] == "box").await;
+    machine
+        .runs(&["send", "shell", "echo mine > a.txt", "--worker", "box"])
+        .await
+        .succeeds();
+    let mut paths = Vec::new();
+    everything_in(&elsewhere.home(), &mut paths);
+    assert!(
+        paths.iter().any(|path| path.ends_with("a.txt")),
+        "{paths:?}"
+    );
+    let mode = elsewhere.home().metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
