@@ -10,6 +10,14 @@ use super::{Hub, RequestError, failure};
 use crate::mtime;
 use crate::proto::frame::{Body, Entry, OPEN_FOLDER, Open, Outcome};
 
+/// A line of a listing has at most so many bytes: a path has 4 KiB, each of which JSON may write as
+/// six.
+const MAX_LINE: usize = 64 << 10;
+
+/// A whole listing, about a million and a half files. It is in memory until it ends, and how long it
+/// is only the worker's word.
+const MAX_LISTING: usize = 256 << 20;
+
 /// A folder to make, or to change.
 #[derive(Debug, Clone, Default)]
 pub struct FolderRequest {
@@ -93,10 +101,12 @@ impl Hub {
         };
         let mut stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
         let mut partial = BytesMut::new();
+        let mut received = 0;
         loop {
             match stream.next().await.ok_or_else(lost)? {
                 StreamEvent::Out(bytes) => {
                     stream.taken(bytes.len()).await;
+                    received += bytes.len();
                     partial.extend_from_slice(&bytes);
                     while let Some(end) = partial.iter().position(|byte| *byte == b'\n') {
                         let line = partial.split_to(end + 1);
@@ -107,6 +117,10 @@ impl Hub {
                             stream.urgent(Body::Cancel);
                             return Ok(());
                         }
+                    }
+                    if partial.len() > MAX_LINE || received > MAX_LISTING {
+                        stream.urgent(Body::Cancel);
+                        return Err(protocol("the worker's listing has no end"));
                     }
                 }
                 StreamEvent::End(end) => match end.outcome {

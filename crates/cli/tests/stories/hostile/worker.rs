@@ -51,18 +51,25 @@ impl BadWorker {
         }
     }
 
-    /// The stream and the workspace of the next command.
-    pub(super) async fn is_given(&mut self) -> (u32, Option<Mirror>) {
+    /// The next stream and what it is for.
+    async fn is_asked(&mut self) -> (u32, Open) {
         loop {
             let message = self.next().await.expect("the daemon is there");
             let WsMessage::Binary(bytes) = message else {
                 continue;
             };
             let frame = Frame::decode(&bytes).unwrap();
-            if let Body::Open(open) = frame.body
-                && let Open::Exec { mirror, .. } = *open
-            {
-                return (frame.stream, mirror);
+            if let Body::Open(open) = frame.body {
+                return (frame.stream, *open);
+            }
+        }
+    }
+
+    /// The stream and the workspace of the next command.
+    pub(super) async fn is_given(&mut self) -> (u32, Option<Mirror>) {
+        loop {
+            if let (stream, Open::Exec { mirror, .. }) = self.is_asked().await {
+                return (stream, mirror);
             }
         }
     }
@@ -176,4 +183,41 @@ async fn an_approval_holds_for_the_worker_that_it_was_given_for() {
     let said = waits.ends().await.succeeds();
     assert!(said.contains("\"first\" is offline"), "{said}");
     drop(second);
+}
+
+#[tokio::test]
+async fn a_copy_from_a_worker_ends_and_stays_where_it_goes() {
+    let machine = Machine::fresh();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let (mut bad, answer) = BadWorker::registers(&daemon, "bad", None).await;
+    assert_eq!(answer["success"], true, "{answer}");
+
+    let copy = machine.begins(&["cp", "bad:src", "here"]);
+    let (stream, open) = bad.is_asked().await;
+    assert!(matches!(open, Open::List { .. }), "{open:?}");
+    // One name that never ends.
+    for _ in 0..3 {
+        bad.says(stream, Body::Out("x".repeat(30 << 10).into()))
+            .await;
+    }
+    let stderr = copy.ends().await.fails(1);
+    assert!(stderr.contains("listing has no end"), "{stderr}");
+
+    for path in ["../out", "/tmp/out", "a/../../out"] {
+        let copy = machine.begins(&["cp", "bad:src", "here"]);
+        let (stream, _) = bad.is_asked().await;
+        let folder =
+            |path| json!({"path": path, "kind": "folder", "size": 0, "mode": 0o755, "mtime_ms": 0});
+        let listing = format!("{}\n{}\n", folder(""), folder(path));
+        bad.says(stream, Body::Out(listing.into())).await;
+        let end = End {
+            outcome: Outcome::Complete,
+            duration_ms: 1,
+            mirrored: None,
+        };
+        bad.says(stream, Body::End(Box::new(end))).await;
+        let stderr = copy.ends().await.fails(1);
+        assert!(stderr.contains("not beneath its folder"), "{stderr}");
+        assert!(!machine.path().join("out").exists());
+    }
 }
