@@ -13,9 +13,9 @@ use super::v1::{Paired, envelope, pairing_request};
 use crate::harness::{Daemon, Machine, within};
 
 /// One connection of a v1 client.
-pub(super) struct Browser {
+pub(crate) struct Browser {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
-    pub(super) paired: Option<Paired>,
+    pub(crate) paired: Option<Paired>,
     nonces: u64,
 }
 
@@ -48,7 +48,11 @@ impl Browser {
 
     /// Pairs, as the UI does: with a key of its own.
     pub(super) async fn pairs(machine: &Machine, daemon: &Daemon) -> Self {
-        let mut browser = Self::opens(daemon).await;
+        Self::pairs_at(machine, &ws_url(daemon)).await
+    }
+
+    pub(crate) async fn pairs_at(machine: &Machine, url: &str) -> Self {
+        let mut browser = Self::opens_at(url).await;
         let keys = KeyPair::new(&Secret32::new(secret()));
         browser
             .sends(&pairing_request(&machine.pairing_code().await, &keys))
@@ -60,7 +64,7 @@ impl Browser {
         browser
     }
 
-    pub(super) async fn sends(&mut self, envelope: &Value) {
+    pub(crate) async fn sends(&mut self, envelope: &Value) {
         self.sends_text(envelope.to_string()).await;
     }
 
@@ -75,7 +79,7 @@ impl Browser {
     }
 
     /// An encrypted message, not yet sent.
-    pub(super) fn sealed(&mut self, text: &str, agent: Option<&str>) -> Value {
+    pub(crate) fn sealed(&mut self, text: &str, agent: Option<&str>) -> Value {
         let paired = self.paired.as_ref().unwrap();
         self.nonces += 1;
         let mut nonce = [0; 12];
@@ -154,7 +158,7 @@ impl Browser {
     }
 
     /// Streams to the end of a turn: the joined chunks and the final text.
-    pub(super) async fn hears_answer(&mut self) -> (String, String) {
+    pub(crate) async fn hears_answer(&mut self) -> (String, String) {
         let mut streamed = String::new();
         loop {
             let event = self.hears_next().await;

@@ -1,7 +1,7 @@
 //! Browsers, paired and encrypted: the original protocol byte for byte, and our own.
 
 mod bad_input;
-mod browser;
+pub(crate) mod browser;
 mod original;
 mod ours;
 mod shells;

@@ -8,6 +8,7 @@ use quintet_models::test_server::{Reply, TestServer};
 use serde_json::{Value, json};
 
 use super::row;
+use crate::channel::browser::Browser;
 use crate::harness::{Machine, Running};
 
 const OF_CONFIG: &str = "sk-config-0f9e8d7c6b5a";
@@ -37,7 +38,8 @@ async fn day(machine: &Machine, models: &TestServer) -> (Running, BTreeMap<&'sta
         .env("ANTHROPIC_BASE_URL", models.url())
         .env("ANTHROPIC_API_KEY", OF_ENVIRONMENT);
     let mut daemon = Running::start(up);
-    daemon.prints("is ready at").await;
+    let ready = daemon.prints("is ready at").await;
+    let http = ready.rsplit(' ').next().unwrap();
 
     let worker = machine.runs(&["token", "create", "--worker", "box"]).await;
     let worker = worker.succeeds().trim().to_owned();
@@ -52,17 +54,22 @@ async fn day(machine: &Machine, models: &TestServer) -> (Running, BTreeMap<&'sta
 
     let asks = ["send", "coder", "write it", "--worker", "box"];
     machine.runs(&asks).await.succeeds();
-    machine
-        .runs(&["exec", "--session", "1", "--", "env; cat a.txt"])
-        .await
-        .succeeds();
+    // The file is gone at the end, and in the history for ever.
+    for command in ["env | tee variables; cat a.txt", "rm variables"] {
+        let exec = ["exec", "--session", "1", "--", command];
+        machine.runs(&exec).await.succeeds();
+    }
     machine.runs(&["send", "shell", "env"]).await.succeeds();
     let kept = machine.path().join("init.json");
     let keep = format!("keep {}", kept.display());
     machine.runs(&["send", "hands", &keep]).await.succeeds();
     let calls = format!("call peer__echo {}", json!({"text": "hi"}));
     machine.runs(&["send", "hands", &calls]).await.succeeds();
-    machine.runs(&["pair"]).await.succeeds();
+    let ws = format!("{}/ws", http.replacen("http", "ws", 1));
+    let mut browser = Browser::pairs_at(machine, &ws).await;
+    let message = browser.sealed("env", Some("shell"));
+    browser.sends(&message).await;
+    browser.hears_answer().await;
     machine.runs(&["config", "get"]).await.succeeds();
     machine.runs(&["doctor"]).await;
 
@@ -86,6 +93,7 @@ async fn day(machine: &Machine, models: &TestServer) -> (Running, BTreeMap<&'sta
         ("the instance's key for tools", text("mcp_token")),
         ("the instance's key for models", text("ensemble_api_key")),
         ("the control token", control.trim().to_owned()),
+        ("a browser's token", browser.paired.unwrap().token),
     ]);
     drop(boxed);
     (daemon, secrets)
@@ -117,6 +125,30 @@ fn holds(bytes: &[u8], secret: &str) -> bool {
         .any(|part| part == secret.as_bytes())
 }
 
+/// Contents of files that were, which are compressed: those of a store, and the small ones that are
+/// in a history.
+fn unpacked(file: &Path, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let unpack = |packed: &[u8]| zstd::bulk::decompress(packed, 16 << 20).unwrap();
+    if file.ends_with("history.db") {
+        let history = rusqlite::Connection::open(file).unwrap();
+        let mut rows = history.prepare("SELECT packed, data FROM content").unwrap();
+        let rows = rows
+            .query_map([], |row| {
+                Ok((row.get::<_, bool>(0)?, row.get::<_, Vec<u8>>(1)?))
+            })
+            .unwrap();
+        rows.map(|row| match row.unwrap() {
+            (true, packed) => unpack(&packed),
+            (false, plain) => plain,
+        })
+        .collect()
+    } else if file.components().any(|part| part.as_os_str() == "cas") && bytes.first() == Some(&1) {
+        vec![unpack(&bytes[5..])]
+    } else {
+        Vec::new()
+    }
+}
+
 fn search(machine: &Machine, secrets: &BTreeMap<&'static str, String>) {
     let mut paths = Vec::new();
     everything_in(machine.path(), &mut paths);
@@ -124,13 +156,20 @@ fn search(machine: &Machine, secrets: &BTreeMap<&'static str, String>) {
     for name in ["quintet.db", "history.db", "stderr", "stderr-of-box"] {
         assert!(named(name), "{name} is there to be searched");
     }
+    let mut remembers = false;
     for path in paths.iter().filter(|path| path.is_file()) {
         let bytes = std::fs::read(path).unwrap();
+        let before = unpacked(path, &bytes);
+        remembers |= before.iter().any(|bytes| holds(bytes, "PATH="));
         for (name, secret) in secrets {
-            let found = holds(&bytes, secret) && !is_kept_in(name, path);
-            assert!(!found, "{name} is in {}", path.display());
+            let found = std::iter::once(&bytes)
+                .chain(&before)
+                .any(|bytes| holds(bytes, secret));
+            let may = is_kept_in(name, path);
+            assert!(!found || may, "{name} is in {}", path.display());
         }
     }
+    assert!(remembers, "what was in the file that is gone was searched");
 }
 
 /// Every process that the daemon has started, with theirs.
