@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::harness::Machine;
 use crate::proxy::{Format, Plan, Proxy, Wrong};
-use crate::trials::{chosen, tries};
+use crate::trials::at_every_frame;
 
 /// How long an agent is waited for that may have been told nothing.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -65,10 +65,5 @@ async fn says(machine: &Machine, plan: Option<Plan>, text: &str) -> &'static str
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_agent_plane_through_a_bad_proxy() {
-    let plans = agent(None).await.1;
-    let row = "proxy on the agent plane";
-    tries(row, chosen(plans, 6), |plan| async move {
-        agent(Some(plan)).await.0
-    })
-    .await;
+    at_every_frame("proxy on the agent plane", agent).await;
 }

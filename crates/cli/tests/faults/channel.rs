@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Machine;
 use crate::proxy::{Format, Plan, Proxy};
-use crate::trials::{chosen, tries};
+use crate::trials::at_every_frame;
 
 /// How long a browser waits for the answer that a bent frame keeps from coming.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -48,7 +48,7 @@ fn has_ended(rows: &[Value]) -> bool {
     ends.count() == 2
 }
 
-async fn channel(plan: Option<Plan>) -> (&'static str, Proxy) {
+async fn channel(plan: Option<Plan>) -> (&'static str, Vec<Plan>) {
     let machine = Machine::with_test_agent();
     let daemon = machine.up_with(&["--no-worker"]).await;
     machine
@@ -84,15 +84,10 @@ async fn channel(plan: Option<Plan>) -> (&'static str, Proxy) {
         }
     }
     assert!(daemon.stops().await.success());
-    (word, proxy)
+    (word, proxy.plans())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_channel_plane_through_a_bad_proxy() {
-    let plans = channel(None).await.1.plans();
-    let row = "proxy on the channel plane";
-    tries(row, chosen(plans, 6), |plan| async move {
-        channel(Some(plan)).await.0
-    })
-    .await;
+    at_every_frame("proxy on the channel plane", channel).await;
 }

@@ -16,7 +16,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use crate::harness::Machine;
 use crate::proxy::{Format, Plan, Proxy, Wrong};
-use crate::trials::{chosen, tries};
+use crate::trials::at_every_frame;
 use crate::v1::{Paired, pairing_request};
 
 /// How long a browser waits for the answer that a bent frame keeps from coming.
@@ -139,7 +139,7 @@ async fn hears(page: &mut Page, paired: &Paired) -> Option<Heard> {
     }
 }
 
-async fn original(plan: Option<Plan>) -> (&'static str, Proxy) {
+async fn original(plan: Option<Plan>) -> (&'static str, Vec<Plan>) {
     let machine = Machine::with_test_agent();
     let daemon = machine.up_with(&["--no-worker"]).await;
     let to = daemon.http().trim_start_matches("http://").to_owned();
@@ -176,15 +176,10 @@ async fn original(plan: Option<Plan>) -> (&'static str, Proxy) {
     };
     let nothing_is_lost = matches!(wrong, None | Some(Wrong::Delay | Wrong::Duplicate));
     assert!(!nothing_is_lost || talk.answers > 0, "{talk:?}");
-    (word, proxy)
+    (word, proxy.plans())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_channel_planes_first_version_through_a_bad_proxy() {
-    let plans = original(None).await.1.plans();
-    let row = "proxy on the channel plane, version 1";
-    tries(row, chosen(plans, 6), |plan| async move {
-        original(Some(plan)).await.0
-    })
-    .await;
+    at_every_frame("proxy on the channel plane, version 1", original).await;
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::harness::Machine;
 use crate::original::{Page, nonce};
 use crate::proxy::{Format, Plan, Proxy, Wrong};
-use crate::trials::{chosen, tries};
+use crate::trials::at_every_frame;
 
 /// How long a browser waits for what a bent frame keeps from coming.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -64,7 +64,7 @@ async fn pairs_and_asks(url: &str, code: &str) -> Option<()> {
     Some(())
 }
 
-async fn pairing(version: Version, plan: Option<Plan>) -> (&'static str, Proxy) {
+async fn pairing(version: Version, plan: Option<Plan>) -> (&'static str, Vec<Plan>) {
     let machine = Machine::with_test_agent();
     let daemon = machine.up_with(&["--no-worker"]).await;
     let to = daemon.http().trim_start_matches("http://").to_owned();
@@ -88,25 +88,23 @@ async fn pairing(version: Version, plan: Option<Plan>) -> (&'static str, Proxy) 
     assert!((1..=codes).contains(&devices), "{devices} devices");
     assert!(daemon.stops().await.success());
     match codes {
-        1 => ("paired", proxy),
-        _ => ("paired with another code", proxy),
+        1 => ("paired", proxy.plans()),
+        _ => ("paired with another code", proxy.plans()),
     }
 }
 
-async fn through_a_bad_proxy(row: &str, version: Version) {
-    let plans = pairing(version, None).await.1.plans();
-    tries(row, chosen(plans, 6), move |plan| async move {
-        pairing(version, Some(plan)).await.0
+#[tokio::test(flavor = "multi_thread")]
+async fn pairing_in_the_first_version_through_a_bad_proxy() {
+    at_every_frame("proxy on pairing, version 1", |plan| {
+        pairing(Version::One, plan)
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pairing_in_the_first_version_through_a_bad_proxy() {
-    through_a_bad_proxy("proxy on pairing, version 1", Version::One).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn pairing_through_a_bad_proxy() {
-    through_a_bad_proxy("proxy on pairing, version 2", Version::Two).await;
+    at_every_frame("proxy on pairing, version 2", |plan| {
+        pairing(Version::Two, plan)
+    })
+    .await;
 }

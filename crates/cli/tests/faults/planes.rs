@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::harness::{Finished, Machine};
 use crate::process::Process;
 use crate::proxy::{Format, Plan, Proxy, Wrong};
-use crate::trials::{chosen, tries};
+use crate::trials::at_every_frame;
 
 /// Whether nothing may be lost: the bytes were right as far as they came.
 fn is_honest(plan: Option<Plan>) -> bool {
@@ -19,7 +19,7 @@ fn is_honest(plan: Option<Plan>) -> bool {
 }
 
 /// `quintet send` through a proxy; the frames that passed.
-async fn control(plan: Option<Plan>) -> (&'static str, Proxy) {
+async fn control(plan: Option<Plan>) -> (&'static str, Vec<Plan>) {
     let machine = Machine::with_test_agent();
     let daemon = machine.up().await;
     let home = machine.path().join("proxied");
@@ -56,17 +56,12 @@ async fn control(plan: Option<Plan>) -> (&'static str, Proxy) {
     let again = machine.runs(&["send", "test", "say still here"]).await;
     assert_eq!(again.succeeds().trim_end(), "still here");
     assert!(daemon.stops().await.success());
-    (word, proxy)
+    (word, proxy.plans())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_control_plane_through_a_bad_proxy() {
-    let plans = control(None).await.1.plans();
-    let row = "proxy on the control plane";
-    tries(row, chosen(plans, 6), |plan| async move {
-        control(Some(plan)).await.0
-    })
-    .await;
+    at_every_frame("proxy on the control plane", control).await;
 }
 
 async fn barrier(machine: &Machine) -> Finished {
@@ -85,7 +80,7 @@ async fn barrier(machine: &Machine) -> Finished {
 }
 
 /// A replica that follows its master through a proxy.
-async fn workspace(plan: Option<Plan>) -> (&'static str, Proxy) {
+async fn workspace(plan: Option<Plan>) -> (&'static str, Vec<Plan>) {
     let machine = Machine::fresh();
     let at = |path: &str| machine.path().join(path);
     for folder in ["work", "copy"] {
@@ -153,21 +148,16 @@ async fn workspace(plan: Option<Plan>) -> (&'static str, Proxy) {
         let ended = process.ends().await;
         assert!(ended.status.success(), "{ended:?}");
     }
-    (word, proxy)
+    (word, proxy.plans())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_workspace_plane_through_a_bad_proxy() {
-    let plans = workspace(None).await.1.plans();
-    let row = "proxy on the workspace plane";
-    tries(row, chosen(plans, 6), |plan| async move {
-        workspace(Some(plan)).await.0
-    })
-    .await;
+    at_every_frame("proxy on the workspace plane", workspace).await;
 }
 
 /// A worker that dials the daemon through a proxy.
-async fn sandbox(plan: Option<Plan>) -> (&'static str, Proxy) {
+async fn sandbox(plan: Option<Plan>) -> (&'static str, Vec<Plan>) {
     let machine = Machine::fresh();
     let daemon = machine.up_with(&["--no-worker"]).await;
     let to = daemon.http().trim_start_matches("http://").to_owned();
@@ -228,7 +218,7 @@ async fn sandbox(plan: Option<Plan>) -> (&'static str, Proxy) {
     worker.signal(Signal::TERM);
     worker.ends().await;
     assert!(daemon.stops().await.success());
-    (word, proxy)
+    (word, proxy.plans())
 }
 
 /// Whether the connection was lost with the request: it is not sent twice by itself.
@@ -253,10 +243,5 @@ async fn online(machine: &Machine, worker: &Process) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sandbox_plane_through_a_bad_proxy() {
-    let plans = sandbox(None).await.1.plans();
-    let row = "proxy on the sandbox plane";
-    tries(row, chosen(plans, 6), |plan| async move {
-        sandbox(Some(plan)).await.0
-    })
-    .await;
+    at_every_frame("proxy on the sandbox plane", sandbox).await;
 }

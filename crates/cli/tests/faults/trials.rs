@@ -8,6 +8,8 @@ use std::time::Instant;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::proxy::Plan;
+
 /// Trials wait for processes and disks more than they compute.
 const AT_ONCE: usize = 4;
 
@@ -107,4 +109,17 @@ where
         broken.is_empty(),
         "{row}: a promise was broken at {broken:#?}; repeat with QUINTET_FAULTS_ONLY"
     );
+}
+
+/// Tells a story through a proxy that does nothing wrong, and then with each of the plans that it gave.
+pub(crate) async fn at_every_frame<F>(row: &str, story: impl Fn(Option<Plan>) -> F)
+where
+    F: Future<Output = (&'static str, Vec<Plan>)> + Send + 'static,
+{
+    let (_, plans) = story(None).await;
+    tries(row, chosen(plans, 6), |plan| {
+        let told = story(Some(plan));
+        async { told.await.0 }
+    })
+    .await;
 }
