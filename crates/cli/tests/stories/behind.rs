@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::harness::{Machine, Running, within};
+use crate::workers::row;
 
 /// Stands between a worker and the daemon. What follows a workspace can be stalled: bytes stay
 /// where they are, as on a network that is up and carries nothing.
@@ -128,14 +129,7 @@ async fn session_behind(machine: &Machine, http: &str, budget: usize) -> (Way, R
         &way.url,
     ];
     let worker = Running::start_with_talk(machine, &arguments);
-    let mut events =
-        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
-    loop {
-        let row: Value = serde_json::from_str(&events.line().await).unwrap();
-        if row["kind"] == "worker_online" && row["data"]["worker"] == "box" {
-            break;
-        }
-    }
+    row(machine, "worker_online", |data| data["worker"] == "box").await;
     let project = machine.path().join("project");
     let said = machine
         .runs(&[

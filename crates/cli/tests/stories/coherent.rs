@@ -10,6 +10,7 @@ use quintet_control::{Client, UnixClient};
 use serde_json::{Value, json};
 
 use crate::harness::{Machine, Running, within};
+use crate::workers::row;
 
 /// A session whose workspace is `folder`.
 async fn session_in(machine: &Machine, folder: &Path, more: &[&str]) -> u64 {
@@ -24,14 +25,8 @@ async fn worker(machine: &Machine, id: &str, root: &Path) -> Running {
     let root = root.to_str().unwrap();
     let arguments = ["worker", "--daemon-id", id, "--root", root];
     let running = Running::start_with_talk(machine, &arguments);
-    let mut events =
-        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
-    loop {
-        let row: Value = serde_json::from_str(&events.line().await).unwrap();
-        if row["kind"] == "worker_online" && row["data"]["worker"] == id {
-            return running;
-        }
-    }
+    row(machine, "worker_online", |data| data["worker"] == id).await;
+    running
 }
 
 fn paths(changed: &Value) -> Vec<(&str, &str)> {
@@ -41,14 +36,6 @@ fn paths(changed: &Value) -> Vec<(&str, &str)> {
         .iter()
         .map(|it| (it["path"].as_str().unwrap(), it["change"].as_str().unwrap()))
         .collect()
-}
-
-async fn rows(machine: &Machine, kind: &str) -> Vec<Value> {
-    let said = machine.runs(&["events", "--json"]).await.succeeds();
-    let rows = said
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    rows.filter(|row| row["kind"] == kind).collect()
 }
 
 #[tokio::test]
@@ -91,7 +78,7 @@ async fn a_command_sees_the_hosts_files_and_the_host_has_what_it_wrote() {
     let refused = machine.runs(&outside).await.fails(125);
     assert!(refused.contains("not beneath the workspace"), "{refused}");
 
-    let commands = rows(&machine, "command").await;
+    let commands = machine.rows("command").await;
     let first = &commands[commands.len() - 3]["data"];
     assert_eq!(first["exit_code"], 0);
     assert_eq!(first["worker"], "local");
@@ -130,7 +117,7 @@ async fn without_isolation_commands_work_in_the_folder_itself_and_keep_the_seque
     assert_eq!(Path::new(said.trim_end()), project.canonicalize().unwrap());
     assert!(project.join("out").exists(), "no copy stands between");
 
-    let commands = rows(&machine, "command").await;
+    let commands = machine.rows("command").await;
     let command = &commands.last().unwrap()["data"];
     assert!(command["after"].as_u64() > command["before"].as_u64());
     assert_eq!(paths(&command["changed"]), [("out", "write")]);
@@ -180,7 +167,7 @@ async fn an_undo_takes_back_what_commands_did_and_spares_what_came_later() {
     assert_eq!(read("kept"), "kept");
     let nothing = machine.runs(&["undo", &session]).await.fails(1);
     assert!(nothing.contains("no command"), "{nothing}");
-    assert_eq!(rows(&machine, "commands_undone").await.len(), 2);
+    assert_eq!(machine.rows("commands_undone").await.len(), 2);
 }
 
 #[tokio::test]
@@ -272,7 +259,7 @@ async fn a_stop_lets_commands_end_and_says_what_it_waits_for() {
     machine.configure("[daemon]\ndrain = \"200ms\"\n");
     let mut daemon = Running::start_with_talk(&machine, &["up", "--listen", "127.0.0.1:0"]);
     daemon.prints("is ready at").await;
-    let notes = rows(&machine, "note").await;
+    let notes = machine.rows("note").await;
     let noted = notes[0]["data"]["text"].as_str().unwrap();
     assert!(
         noted.starts_with("waiting for 1 command: `echo begun"),
@@ -361,7 +348,7 @@ async fn the_shell_agents_lines_are_commands_of_the_session() {
     assert_eq!(send("exit 7").await.trim_end(), "exit status 7");
     let whole: String = (1..=200_000).map(|n| format!("{n}\n")).collect();
     assert!(send("seq 1 200000").await == whole);
-    let commands = rows(&machine, "command").await;
+    let commands = machine.rows("command").await;
     let made = commands
         .iter()
         .find(|row| row["data"]["command"] == "cat a; echo made > b");
@@ -410,7 +397,8 @@ async fn guidance_that_a_turn_does_not_take_is_the_next_message() {
     let line = "echo begun; while [ ! -e go ]; do sleep 0.05; done";
     let begun = machine.begins(&["send", "shell", line, "--session", &number]);
     within("the line runs", async {
-        while !rows(&machine, "terminal_output")
+        while !machine
+            .rows("terminal_output")
             .await
             .iter()
             .any(|row| row["data"]["data"] == "begun\n")
@@ -434,7 +422,7 @@ async fn guidance_that_a_turn_does_not_take_is_the_next_message() {
         }
     })
     .await;
-    let messages = rows(&machine, "message").await;
+    let messages = machine.rows("message").await;
     let last = &messages[messages.len() - 1]["data"];
     assert_eq!(last["text"], "echo steered > later");
 }

@@ -171,6 +171,15 @@ impl Machine {
         }
     }
 
+    /// The rows of the journal of that kind.
+    pub(crate) async fn rows(&self, kind: &str) -> Vec<Value> {
+        let said = self.runs(&["events", "--json"]).await.succeeds();
+        let rows = said
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        rows.filter(|row| row["kind"] == kind).collect()
+    }
+
     /// Waits until so many messages are in the queue: each arrival is an event of the journal.
     pub(crate) async fn queue_reaches(&self, count: usize) -> Value {
         let mut events =

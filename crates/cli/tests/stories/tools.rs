@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{Begun, Machine, Running, within};
+use crate::harness::{Begun, Machine, within};
+use crate::workers::row;
 
 mod policy;
 mod restart;
@@ -52,14 +53,7 @@ async fn data(machine: &Machine, tool: &str, arguments: Value) -> Value {
 }
 
 async fn online(machine: &Machine) {
-    let mut events =
-        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
-    loop {
-        let row: Value = serde_json::from_str(&events.line().await).unwrap();
-        if row["kind"] == "worker_online" {
-            return;
-        }
-    }
+    row(machine, "worker_online", |_| true).await;
 }
 
 /// The one approval that waits, once it does.

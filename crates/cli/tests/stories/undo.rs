@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{Machine, Running, within};
-use crate::workers::worker;
+use crate::workers::{self, worker};
 
 /// A session in a folder in which one command has made `first`.
 async fn begun(machine: &Machine, more: &[&str]) -> (PathBuf, String) {
@@ -39,14 +39,8 @@ async fn commands(machine: &Machine) -> Vec<Value> {
 
 /// The row of the command with this text, once it is there.
 async fn row(machine: &Machine, text: &str) -> Value {
-    let mut events =
-        Running::start(machine.quintet(&["events", "--json", "--follow", "--after", "0"]));
-    loop {
-        let row: Value = serde_json::from_str(&events.line().await).unwrap();
-        if row["kind"] == "command" && row["data"]["command"] == text {
-            return row["data"].clone();
-        }
-    }
+    let row = workers::row(machine, "command", |data| data["command"] == text).await;
+    row["data"].clone()
 }
 
 async fn exists(path: &Path) {

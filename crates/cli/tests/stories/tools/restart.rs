@@ -1,6 +1,6 @@
 //! What waits for a person when the daemon stops, and goes on waiting.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{asked, machine, send, space};
 use crate::harness::{Daemon, Machine};
@@ -23,15 +23,6 @@ impl End {
     }
 }
 
-/// The rows of the journal of that kind.
-async fn rows(machine: &Machine, kind: &str) -> Vec<Value> {
-    let said = machine.runs(&["events", "--json"]).await.succeeds();
-    let rows = said
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    rows.filter(|row| row["kind"] == kind).collect()
-}
-
 /// A machine whose daemon ended while an agent waited for leave to write; it runs again.
 async fn cut_while_asking(end: End) -> (Machine, Daemon, String) {
     let machine = machine(RULES);
@@ -50,7 +41,7 @@ async fn cut_while_asking(end: End) -> (Machine, Daemon, String) {
         error.contains("the daemon stopped") && error.contains("`quintet retry`"),
         "{error}"
     );
-    assert_eq!(rows(&machine, "turn_ended").await.len(), 1, "told once");
+    assert_eq!(machine.rows("turn_ended").await.len(), 1, "told once");
     let listed = machine.runs(&["approvals", "--json"]).await.json();
     assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
     assert_eq!(listed[0]["id"], approval["id"]);
@@ -101,7 +92,7 @@ async fn a_retry_waits_for_the_approval_that_was_left() {
     let (machine, _daemon, id) = cut_while_asking(End::InOrder).await;
     let retried = machine.begins(&["retry", "1"]);
     let row = loop {
-        let mut requested = rows(&machine, "approval_requested").await;
+        let mut requested = machine.rows("approval_requested").await;
         if requested.len() == 2 {
             break requested.remove(1);
         }
@@ -137,5 +128,5 @@ async fn a_question_is_answered_after_a_restart_and_the_retry_has_it() {
     machine.runs(&["reply", "1", "this one"]).await.succeeds();
     let said = machine.runs(&["retry", "1"]).await.succeeds();
     assert_eq!(said.trim(), "Which?: this one");
-    assert_eq!(rows(&machine, "ask_user").await.len(), 1, "asked once");
+    assert_eq!(machine.rows("ask_user").await.len(), 1, "asked once");
 }
