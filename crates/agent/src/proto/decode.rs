@@ -143,7 +143,9 @@ struct TextFields<'a> {
 }
 
 fn short(payload: &[u8]) -> Option<Payload<'_>> {
-    let fields: ShortFields<'_> = serde_json::from_slice(payload).ok()?;
+    // Of bytes, a parser would not look at the text in fields that it skips.
+    let payload = std::str::from_utf8(payload).ok()?;
+    let fields: ShortFields<'_> = serde_json::from_str(payload).ok()?;
     match fields {
         ShortFields {
             kind: "stream_update",
@@ -500,10 +502,17 @@ mod tests {
                 "{not_json:?}"
             );
         }
-        assert!(matches!(
-            decode(b"{\"type\":\"log\xff\"}"),
-            Err(BadFrame::NotJson { .. })
-        ));
+        for not_text in [
+            b"{\"type\":\"log\xff\"}".as_slice(),
+            b"{\"type\":\"complete\",\"message_id\":\"m\",\"finish_reason\":\"end_turn\",\
+              \"token_usage\":{\"x\":\"\x87\"}}",
+        ] {
+            let decoded = decode(not_text);
+            assert!(
+                matches!(decoded, Err(BadFrame::NotJson { .. })),
+                "{decoded:?}"
+            );
+        }
         for not_object in ["[]", "1", "null", "\"log\""] {
             assert_eq!(decode(not_object.as_bytes()), Err(BadFrame::NotAnObject));
         }
