@@ -94,7 +94,7 @@ pub(super) fn prompt_lines(model: &Model, width: usize) -> Vec<Line<'static>> {
         );
         subject.extend(wrapped(&place, theme::DIM));
         for rule in approval.rule.lines() {
-            subject.extend(wrapped(rule, theme::CODE));
+            subject.extend(wrapped(&terminal_text::exact(rule), theme::CODE));
         }
     }
     let choices = prompt
