@@ -115,19 +115,19 @@ fn changes_are_whole_and_survive_a_restart(text: &str) {
         );
         fs::write(&file, start).expect("a file");
         let store = ConfigStore::open(inputs(home)).expect("a good file");
+        let state = || (store.to_json(), fs::read_to_string(&file).expect("a file"));
+        let mut before = state();
+        let mut is_changed = false;
         for line in text.lines().take(6) {
-            let before = (store.to_json(), fs::read_to_string(&file).expect("a file"));
             let changed = match line.split_once('=') {
                 _ if line.starts_with('{') => store.set(line),
                 Some((key, value)) => store.set_key(key, value),
                 None => store.remove_key(line),
             };
-            let after = (store.to_json(), fs::read_to_string(&file).expect("a file"));
+            let after = state();
             match changed {
                 Ok(_) => {
-                    let again = ConfigStore::open(inputs(home)).expect("what was written is good");
-                    assert_eq!(again.to_json(), after.0, "a restart gives something else");
-                    assert_eq!(*again.current(), *store.current());
+                    is_changed = true;
                     assert!(after.1.starts_with("# Mine.\n"), "a comment is gone");
                 }
                 Err(errors) => {
@@ -137,6 +137,13 @@ fn changes_are_whole_and_survive_a_restart(text: &str) {
                 }
             }
             assert!(!after.0.to_string().contains(SECRET), "a secret is shown");
+            before = after;
+        }
+        // Only at the end: what holds after fewer lines, an input of fewer lines shows.
+        if is_changed {
+            let again = ConfigStore::open(inputs(home)).expect("what was written is good");
+            assert_eq!(again.to_json(), before.0, "a restart gives something else");
+            assert_eq!(*again.current(), *store.current());
         }
     });
 }
