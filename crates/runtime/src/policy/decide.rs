@@ -565,9 +565,27 @@ impl Line<'_> {
         };
         match text {
             Some(text) => self.matches(pattern, &text),
-            None if pattern.may_match(word.prefix()) => Match::Maybe,
+            None if self.may_lead(pattern, word.prefix()) => Match::Maybe,
             None => Match::No,
         }
+    }
+
+    /// Whether a path that begins with this text might be one of a pattern.
+    fn may_lead(&self, pattern: &PathPattern, prefix: &str) -> bool {
+        let (folder, rest) = match prefix.rsplit_once('/') {
+            Some(("", rest)) => ("/", rest),
+            Some((folder, rest)) => (folder, rest),
+            None => (".", prefix),
+        };
+        let lost = prefix.is_empty() || self.place.is_lost(prefix);
+        lost || self.place.resolve(folder).iter().any(|folder| {
+            let begins = match folder.as_str() {
+                "" => rest.to_owned(),
+                "/" => format!("/{rest}"),
+                folder => format!("{folder}/{rest}"),
+            };
+            pattern.may_match(&begins) || self.place.may_lead_inside(&begins)
+        })
     }
 
     /// Whether a pattern matches a path, wherever the command runs.
@@ -638,6 +656,12 @@ impl Line<'_> {
             return Decision::default(Action::Ask, why);
         }
         let isolated = self.isolation == Isolation::Isolated;
+        if !isolated && let Some(error) = &self.unread {
+            let why = format!(
+                "where nothing isolates a command, a line that can't be read by words asks: {error}"
+            );
+            return Decision::default(Action::Ask, why);
+        }
         if let Some(path) = reach::changed(part, |word| self.reached(part, word)) {
             let why = format!("changing what is outside of the workspace asks, and {path} is");
             return Decision::default(Action::Ask, why);

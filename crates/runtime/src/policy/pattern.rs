@@ -139,7 +139,11 @@ fn command_name(pattern: &Word, word: &Word, strictness: Strictness) -> Match {
         return whole;
     }
     let Some(text) = word.exact() else {
-        return whole;
+        // `/bin/r?` is a program of any name.
+        return match strictness == Strictness::Restricts && word.prefix().contains('/') {
+            true => Match::Maybe,
+            false => whole,
+        };
     };
     let Some((folder, name)) = text.rsplit_once('/') else {
         return whole;

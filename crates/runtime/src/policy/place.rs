@@ -60,6 +60,12 @@ impl Place {
         found
     }
 
+    /// Whether a path outside that begins with this text might be one of the workspace.
+    pub(super) fn may_lead_inside(&self, begins: &str) -> bool {
+        let roots = self.roots.iter();
+        begins.starts_with('/') && roots.into_iter().any(|root| root.starts_with(begins))
+    }
+
     /// What a path is, where there is but one answer.
     pub(super) fn only(&self, path: &str) -> Option<String> {
         match self.resolve(path).as_mut_slice() {
@@ -176,9 +182,13 @@ impl<'a> Move<'a> {
 
 /// The folder that an option names, as a word of its own.
 fn chdir<'a>(words: &'a [Word], option: &str) -> Option<Move<'a>> {
+    let letter = option.trim_start_matches('-');
     let at = words.iter().position(|word| {
         let text = word.prefix();
-        text.starts_with(option) || text.starts_with("--chdir")
+        match text.strip_prefix("--") {
+            Some(long) => long.starts_with("chd"),
+            None => text.starts_with('-') && text.contains(letter),
+        }
     })?;
     let word = words.get(at)?;
     match word.raw == option || word.raw == "--chdir" {

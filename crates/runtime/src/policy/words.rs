@@ -3,7 +3,8 @@
 //! This is no shell: nothing is expanded. What a word will be is known where it is written out, and
 //! marked as unknown where the shell would compute it. Commands inside substitutions, subshells
 //! and groups come out beside the others. What is not read on purpose (functions, `case`, arrays)
-//! is an error, because a guess here would be a hole.
+//! is an error, because a guess here would be a hole. So is what shells read in different ways,
+//! such as a quote inside `"${..}"`: `/bin/sh` is another one on every system.
 
 mod redirect;
 mod word;
@@ -83,7 +84,7 @@ impl Simple {
 pub(super) fn read_nested(line: &str, depth: usize) -> Result<Vec<Simple>, Unreadable> {
     let mut reader = Reader::new(line, depth)?;
     reader.list(End::Input)?;
-    Ok(reader.commands)
+    reader.finished()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,6 +101,10 @@ struct Reader {
     heredocs: Vec<Heredoc>,
     /// Chains that have begun.
     chains: u32,
+    /// How many `((` are open, which are arithmetic for some shells and subshells for others.
+    doubled: usize,
+    /// What was met on the way and has more than one meaning.
+    unclear: Option<Unreadable>,
 }
 
 impl Reader {
@@ -125,7 +130,13 @@ impl Reader {
             commands: Vec::new(),
             heredocs: Vec::new(),
             chains: 0,
+            doubled: 0,
+            unclear: None,
         })
+    }
+
+    fn finished(self) -> Result<Vec<Simple>, Unreadable> {
+        self.unclear.map_or(Ok(self.commands), Err)
     }
 
     fn peek(&self) -> Option<char> {
@@ -170,8 +181,11 @@ impl Reader {
                 continue;
             }
             match self.peek() {
-                Some(' ' | '\t' | '\r') => self.at += 1,
+                Some(' ' | '\t') => self.at += 1,
                 Some('#') => {
+                    if self.doubled > 0 {
+                        self.unclear = Some(Unreadable::Construct("a `#` inside `((`"));
+                    }
                     while self.peek().is_some_and(|c| c != '\n') {
                         self.at += 1;
                     }
@@ -218,12 +232,35 @@ impl Reader {
                 }
                 Some('(') => {
                     self.at += 1;
-                    self.list(End::Paren)?;
+                    self.paren()?;
                 }
                 Some(_) => self.simple(chain, piped)?,
             }
         }
         self.depth -= 1;
+        Ok(())
+    }
+
+    /// What is inside of a bracket that was opened, and its end.
+    fn paren(&mut self) -> Result<(), Unreadable> {
+        while self.take("\\\n") {}
+        let doubled = usize::from(self.peek() == Some('('));
+        self.doubled += doubled;
+        self.list(End::Paren)?;
+        self.doubled -= doubled;
+        Ok(())
+    }
+
+    /// What a substitution runs. Here-documents that its line has announced end with it, and those
+    /// of the line around it begin after it.
+    fn substituted(&mut self) -> Result<(), Unreadable> {
+        let around = std::mem::take(&mut self.heredocs);
+        self.paren()?;
+        if !std::mem::replace(&mut self.heredocs, around).is_empty() {
+            return Err(Unreadable::Construct(
+                "a here-document that its substitution does not hold",
+            ));
+        }
         Ok(())
     }
 
@@ -237,6 +274,8 @@ impl Reader {
         let mut is_data = false;
         // `! a && b` runs b when a failed.
         let mut has_keyword = false;
+        // `a &> b` is `a & > b` for some shells.
+        let mut both = false;
         loop {
             self.skip_blanks();
             match self.peek() {
@@ -245,14 +284,16 @@ impl Reader {
                 Some('(') if command.words.is_empty() && !is_data => break,
                 Some('(') => return Err(Unreadable::Construct("a function or an array")),
                 Some('<' | '>' | '&') if !self.is_process_substitution() => {
+                    both |= self.peek() == Some('&');
                     self.redirect(&mut command)?;
                 }
                 Some(_) => {
                     let word = self.word()?;
-                    let is_number =
-                        !word.raw.is_empty() && word.raw.chars().all(|c| c.is_ascii_digit());
-                    if is_number && matches!(self.peek(), Some('<' | '>')) {
+                    if names_descriptor(&word.raw) && matches!(self.peek(), Some('<' | '>')) {
                         continue;
+                    }
+                    if both {
+                        return Err(Unreadable::Construct("a word behind `&>`"));
                     }
                     if is_data || !command.words.is_empty() {
                         command.words.push(word);
@@ -267,7 +308,9 @@ impl Reader {
                     }
                     match word.raw.as_str() {
                         "if" | "then" | "elif" | "else" | "while" | "until" | "do" | "!" | "{"
-                        | "fi" | "done" | "}" | "time" => has_keyword = true,
+                        | "fi" | "done" | "}" => has_keyword = true,
+                        "time" if self.takes_time_option() => command.words.push(word),
+                        "time" => has_keyword = true,
                         "for" | "select" => is_data = true,
                         "case" | "esac" => return Err(Unreadable::Construct("`case`")),
                         "function" => return Err(Unreadable::Construct("a function")),
@@ -278,14 +321,38 @@ impl Reader {
             }
         }
         if is_data {
+            // `for x do rm y` has no word list, and what follows is a command.
+            if command.words.get(1).is_some_and(|word| word.raw == "do") {
+                return Err(Unreadable::Construct("`for` without `in`"));
+            }
+            let variable = command.words.first().and_then(Word::exact);
+            command.assigned.extend(variable);
             command.words.clear();
         }
         if !command.is_nothing() {
             command.chain = Some(chain);
-            command.goes_on = !piped && !has_keyword && self.starts_with("&&");
+            command.goes_on = !piped && !has_keyword && !both && self.starts_with("&&");
             self.commands.push(command);
         }
         Ok(())
+    }
+
+    /// Whether an option follows that only the program `time` has; the keyword's own is passed over.
+    fn takes_time_option(&mut self) -> bool {
+        loop {
+            self.skip_blanks();
+            if self.peek() != Some('-') {
+                return false;
+            }
+            let of_keyword = ["-p", "--"].into_iter().find(|option| {
+                let ends = matches!(self.peek_at(2), None | Some(' ' | '\t' | '\n' | ';'));
+                ends && self.starts_with(option)
+            });
+            match of_keyword {
+                Some(option) => self.at += option.len(),
+                None => return true,
+            }
+        }
     }
 
     fn is_process_substitution(&self) -> bool {
@@ -295,16 +362,18 @@ impl Reader {
     fn word(&mut self) -> Result<Word, Unreadable> {
         let from = self.at;
         let mut pieces: Vec<Piece> = Vec::new();
+        let mut raw = String::new();
+        let mut kept = from;
         if self.peek() == Some('~') {
             self.at += 1;
             pieces.push(Piece::Unknown);
         }
         loop {
             match self.peek() {
-                None | Some(' ' | '\t' | '\r' | '\n' | ';' | '&' | '|' | ')') => break,
+                None | Some(' ' | '\t' | '\n' | ';' | '&' | '|' | ')') => break,
                 Some('<' | '>') if self.at == from && self.is_process_substitution() => {
                     self.at += 2;
-                    self.list(End::Paren)?;
+                    self.substituted()?;
                     pieces.push(Piece::Unknown);
                 }
                 Some('<' | '>') => break,
@@ -312,13 +381,15 @@ impl Reader {
                     // `a=(` and `f(`; an extended glob such as `@(a|b)` is not read either.
                     return Err(Unreadable::Construct("a function or an array"));
                 }
+                // A word that goes on in the next line is one: `th\` and `en` are `then`.
+                Some('\\') if self.starts_with("\\\n") => {
+                    raw.push_str(&self.raw(kept));
+                    self.at += 2;
+                    kept = self.at;
+                }
                 Some('\\') => {
                     self.at += 1;
-                    match self.next() {
-                        Some('\n') => {}
-                        Some(c) => literal(&mut pieces, c),
-                        None => literal(&mut pieces, '\\'),
-                    }
+                    literal(&mut pieces, self.next().unwrap_or('\\'));
                 }
                 Some('\'') => {
                     self.at += 1;
@@ -345,15 +416,11 @@ impl Reader {
                     self.at += 1;
                     pieces.push(Piece::Splits);
                 }
-                Some('[') if self.closes_with(']', |_| true) => {
+                Some('[') if self.may_close(']', &[]) => {
                     self.at += 1;
                     pieces.push(Piece::Splits);
                 }
-                Some('{')
-                    if self.closes_with('}', |inside| {
-                        inside.contains(',') || inside.contains("..")
-                    }) =>
-                {
+                Some('{') if self.may_close('}', &[",", ".."]) => {
                     self.at += 1;
                     pieces.push(Piece::Splits);
                 }
@@ -363,24 +430,33 @@ impl Reader {
                 }
             }
         }
-        Ok(Word {
-            raw: self.raw(from),
-            pieces,
-        })
+        raw.push_str(&self.raw(kept));
+        Ok(Word { raw, pieces })
     }
 
-    /// Whether the bracket that begins here ends within the word and has such text inside.
-    fn closes_with(&self, end: char, such: impl FnOnce(&str) -> bool) -> bool {
+    /// Whether the bracket that begins here ends within the word, with one of these texts inside.
+    /// What may be is so: it makes less known of the word.
+    fn may_close(&self, end: char, holding: &[&str]) -> bool {
         // Not further, or a line of brackets would take the square of its length.
         const LOOK_AHEAD: usize = 256;
         let rest = self.chars.get(self.at + 1..).unwrap_or_default();
-        let inside: String = rest
-            .iter()
-            .take(LOOK_AHEAD)
-            .take_while(|c| !c.is_whitespace() && **c != ';')
-            .collect();
-        match inside.rfind(end) {
-            Some(at) => such(inside.get(..at).unwrap_or_default()),
+        let mut inside = String::new();
+        let mut quote = None;
+        let mut last = None;
+        for c in rest.iter().take(LOOK_AHEAD) {
+            match (quote, c) {
+                (None, '\'' | '"') => quote = Some(*c),
+                (Some(open), _) if open == *c => quote = None,
+                // What is computed may have any text around it.
+                (_, '$' | '`' | '\\') => return true,
+                (None, ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | '(' | ')') => break,
+                (None, c) if *c == end => last = Some(inside.len()),
+                _ => {}
+            }
+            inside.push(*c);
+        }
+        match last.and_then(|at| inside.get(..at)) {
+            Some(inside) => holding.is_empty() || holding.iter().any(|it| inside.contains(it)),
             None => inside.chars().count() == LOOK_AHEAD,
         }
     }
@@ -423,26 +499,39 @@ impl Reader {
         };
         self.at += 1;
         match self.peek() {
+            Some('\\') if self.starts_with("\\\n") => {
+                return Err(Unreadable::Construct(
+                    "a `$` at the end of a line that goes on",
+                ));
+            }
             Some('(') => {
                 if !self.skip_arithmetic() {
                     self.at += 1;
-                    self.list(End::Paren)?;
+                    self.substituted()?;
                 }
                 pieces.push(computed);
             }
+            Some('[') => return Err(Unreadable::Construct("`$[`")),
             Some('{') if is_first(pieces) && self.take("{PWD}") => {
                 pieces.clear();
                 pieces.push(Piece::Folder(quoted));
             }
             Some('{') => {
                 self.at += 1;
-                self.parameter()?;
+                if matches!(self.peek(), Some(' ' | '\t' | '\n' | '|' | '(')) {
+                    return Err(Unreadable::Construct("a command inside `${`"));
+                }
+                self.parameter(quoted)?;
                 pieces.push(computed);
             }
             Some('\'') if quoted == Quoted::No => {
                 self.at += 1;
                 loop {
                     match self.next() {
+                        // It ends here for a shell that does not know `$'`.
+                        Some('\\') if self.peek() == Some('\'') => {
+                            return Err(Unreadable::Construct("a quote inside `$'`"));
+                        }
                         Some('\\') => self.at += 1,
                         Some('\'') => break,
                         Some(_) => {}
@@ -517,7 +606,7 @@ impl Reader {
     }
 
     /// The rest of `${…}`.
-    fn parameter(&mut self) -> Result<(), Unreadable> {
+    fn parameter(&mut self, quoted: Quoted) -> Result<(), Unreadable> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(Unreadable::TooDeep);
@@ -532,18 +621,24 @@ impl Reader {
                     return Ok(());
                 }
                 Some('\\') => self.at += 2,
+                // One that quotes for some shells and operators, and is a character for others.
+                Some('\'') if quoted == Quoted::Yes => {
+                    return Err(Unreadable::Construct("a quote inside `\"${`"));
+                }
                 Some('\'') => {
-                    // Inside double quotes it would be an ordinary character; then the closing
-                    // bracket is found too early or not at all, which is an error or asks.
                     self.at += 1;
                     while self.next().ok_or(Unreadable::Quote)? != '\'' {}
+                }
+                Some('<' | '>') if quoted == Quoted::No && self.is_process_substitution() => {
+                    self.at += 2;
+                    self.substituted()?;
                 }
                 Some('"') => {
                     self.at += 1;
                     self.double_quoted(&mut pieces)?;
                 }
-                Some('$') => self.dollar(Quoted::Yes, &mut pieces)?,
-                Some('`') => self.backtick(Quoted::Yes, &mut pieces)?,
+                Some('$') => self.dollar(quoted, &mut pieces)?,
+                Some('`') => self.backtick(quoted, &mut pieces)?,
                 Some(_) => self.at += 1,
             }
         }
@@ -557,6 +652,10 @@ impl Reader {
                 None => return Err(Unreadable::Quote),
                 Some('`') => break,
                 Some('\\') => match self.next() {
+                    // It quotes in double quotes, and is a character in a here-document.
+                    Some('"') if quoted == Quoted::Yes => {
+                        return Err(Unreadable::Construct("a `\\\"` inside backticks"));
+                    }
                     Some(c @ ('`' | '\\' | '$')) => inside.push(c),
                     Some(c) => {
                         inside.push('\\');
@@ -602,12 +701,25 @@ pub(super) fn pattern_words(text: &str) -> Result<Vec<Word>, Unreadable> {
     }
 }
 
-/// The name in `NAME=value`.
+/// What stands before a redirection and belongs to it: `2` and `{name}`.
+fn names_descriptor(raw: &str) -> bool {
+    let name = raw.strip_prefix('{').and_then(|raw| raw.strip_suffix('}'));
+    match name {
+        Some(name) => name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric()),
+        None => !raw.is_empty() && raw.chars().all(|c| c.is_ascii_digit()),
+    }
+}
+
+/// The name in `NAME=value` and in `NAME[..]=value`.
 fn assignment(word: &Word) -> Option<String> {
     let Some(Piece::Literal(text)) = word.pieces.first() else {
         return None;
     };
-    let (name, _) = text.split_once('=')?;
+    let element = word.raw.contains("]=") || word.raw.contains("]+=");
+    let (name, _) = match word.raw.split_once('[') {
+        Some((name, _)) if element && !name.contains('=') => (name, ""),
+        _ => text.split_once('=')?,
+    };
     let name = name.strip_suffix('+').unwrap_or(name);
     let mut chars = name.chars();
     let first = chars.next()?;

@@ -4,7 +4,10 @@
 //! wrapper that only passes on needs no leave of its own; one that also does something (`sudo`,
 //! `find`) does. What it runs and cannot be known from the line could be anything.
 
+mod options;
+
 use super::words::{Access, Piece, Simple, Unreadable, Word, read_nested};
+use options::Options;
 
 /// How deep wrappers may be nested.
 const MAX_DEPTH: usize = 16;
@@ -135,25 +138,20 @@ impl Found {
         if depth > MAX_DEPTH {
             return Err(Unreadable::TooDeep);
         }
-        let name = words.first().and_then(Word::exact).unwrap_or_default();
-        let name = name.rsplit('/').next().unwrap_or_default();
         let rest = words.get(1..).unwrap_or_default();
-        let (kind, runs) = inner(name, rest);
+        let (kind, name, runs) = match words.first().map(program) {
+            Some(Program::Named(name)) => {
+                let (kind, runs) = inner(&name, rest);
+                (kind, name, runs)
+            }
+            Some(Program::Partly) => (Kind::Command, String::new(), Runs::Unknown),
+            Some(Program::Unnamed) | None => (Kind::Command, String::new(), Runs::Nothing),
+        };
+        let name = name.as_str();
         if let Runs::Words { altering, .. } = &runs {
             altered_by = altered_by.or_else(|| altering.clone());
         }
-        let alias = matches!(
-            name,
-            "export" | "declare" | "typeset" | "readonly" | "local"
-        )
-        .then(|| {
-            let names = rest
-                .iter()
-                .filter_map(|word| Some(word.prefix().split_once('=')?.0.to_owned()));
-            names.into_iter().find(|name| alters(name))
-        })
-        .flatten()
-        .or_else(|| (name == "alias" && !rest.is_empty()).then(|| "alias".to_owned()));
+        let alias = altered_for_all(name, rest);
         self.push(words.to_vec(), redirects, kind, altered_by.clone())?;
         if self.altered_by.is_none() {
             self.altered_by = alias;
@@ -174,6 +172,46 @@ impl Found {
                 Ok(())
             }
         }
+    }
+}
+
+/// What a command changes for all that follow: a variable, or what a name means.
+fn altered_for_all(name: &str, rest: &[Word]) -> Option<String> {
+    let has = |option: &str| rest.iter().any(|word| word.prefix().starts_with(option));
+    match name {
+        "alias" => (!rest.is_empty()).then(|| name.to_owned()),
+        "hash" => has("-p").then(|| name.to_owned()),
+        "declare" | "typeset" | "local" if has("-n") => Some(name.to_owned()),
+        "export" | "declare" | "typeset" | "readonly" | "local" | "let" => {
+            let names = rest.iter().filter_map(|word| word.prefix().split_once('='));
+            let mut names = names.map(|(name, _)| name.trim_end_matches('+').to_owned());
+            names.find(|name| alters(name))
+        }
+        "read" | "printf" | "mapfile" | "readarray" | "getopts" => {
+            let mut names = rest.iter().filter_map(Word::exact);
+            names.find(|name| alters(name))
+        }
+        _ => None,
+    }
+}
+
+/// What is known of the program that a word names.
+enum Program {
+    Named(String),
+    /// Some of its letters: `"$x"env` may be `env`.
+    Partly,
+    /// Nothing, so that any pattern may be about it.
+    Unnamed,
+}
+
+fn program(word: &Word) -> Program {
+    let known = word.exact();
+    let known = known.as_deref().unwrap_or(word.suffix());
+    match known.rsplit_once('/') {
+        Some((_, name)) => Program::Named(name.to_owned()),
+        None if word.exact().is_some() => Program::Named(known.to_owned()),
+        None if known.is_empty() && word.prefix().is_empty() => Program::Unnamed,
+        None => Program::Partly,
     }
 }
 
@@ -198,80 +236,54 @@ fn plain(words: &[Word]) -> Runs {
 }
 
 fn inner(name: &str, rest: &[Word]) -> (Kind, Runs) {
+    let after = |options: &Options, operands| found(options.pass(rest, operands));
     match name {
         "env" => (Kind::Wrapper, env(rest)),
-        "sudo" | "doas" => {
-            let takes = "-u -g -h -p -C -c -r -t -T -D -R -U --user --group --host --prompt --chdir --chroot --role --type";
-            (Kind::Command, assigned(after_options(rest, takes, 0)))
-        }
+        "sudo" | "doas" => (Kind::Command, sudo(rest)),
         "su" | "runuser" => (Kind::Command, script_option(rest, &["-c", "--command"])),
-        "timeout" => (
-            Kind::Wrapper,
-            found(after_options(rest, "-k -s --kill-after --signal", 1)),
-        ),
-        "nice" => (
-            Kind::Wrapper,
-            found(after_options(rest, "-n --adjustment", 0)),
-        ),
-        "ionice" => (
-            Kind::Wrapper,
-            found(after_options(rest, "-c -n -p -P -u --class --classdata", 0)),
-        ),
-        "chrt" | "taskset" | "chroot" => (Kind::Command, found(after_options(rest, "", 1))),
-        "nohup" | "setsid" | "command" | "builtin" | "busybox" | "toybox" => {
-            (Kind::Wrapper, found(after_options(rest, "", 0)))
-        }
-        "exec" => (Kind::Wrapper, found(after_options(rest, "-a", 0))),
-        "time" => (
-            Kind::Wrapper,
-            found(after_options(rest, "-f -o --format --output", 0)),
-        ),
-        "stdbuf" => (
-            Kind::Wrapper,
-            found(after_options(rest, "-i -o -e --input --output --error", 0)),
-        ),
-        "strace" | "ltrace" => (
-            Kind::Command,
-            found(after_options(
-                rest,
-                "-e -o -p -s -S -u -E -a -b -I -O -P -U -X",
-                0,
-            )),
-        ),
-        "unshare" | "setpriv" | "systemd-run" | "bwrap" | "firejail" | "nsenter" | "flock" => {
+        "timeout" => (Kind::Wrapper, after(&options::TIMEOUT, 1)),
+        "nice" => (Kind::Wrapper, after(&options::NICE, 0)),
+        "ionice" => (Kind::Wrapper, after(&options::IONICE, 0)),
+        "chrt" => (Kind::Command, after(&options::CHRT, 1)),
+        "taskset" => (Kind::Command, after(&options::TASKSET, 1)),
+        "chroot" => (Kind::Command, after(&options::CHROOT, 1)),
+        "nohup" | "builtin" | "busybox" | "toybox" => (Kind::Wrapper, after(&options::NONE, 0)),
+        "setsid" => (Kind::Wrapper, after(&options::SETSID, 0)),
+        "command" => (Kind::Wrapper, after(&options::COMMAND, 0)),
+        "exec" => (Kind::Wrapper, after(&options::EXEC, 0)),
+        "time" => (Kind::Wrapper, after(&options::TIME, 0)),
+        "stdbuf" => (Kind::Wrapper, after(&options::STDBUF, 0)),
+        "strace" | "ltrace" => (Kind::Command, after(&options::STRACE, 0)),
+        "unshare" | "setpriv" | "systemd-run" | "bwrap" | "firejail" | "nsenter" | "flock"
+        | "fakeroot" | "proot" | "setarch" | "linux32" | "linux64" | "prlimit" | "numactl"
+        | "cgexec" | "script" | "unbuffer" | "expect" | "hyperfine" | "entr" | "at" | "batch"
+        | "ssh-agent" | "dbus-run-session" | "xvfb-run" | "gdb" | "valgrind" | "perf" => {
             (Kind::Command, Runs::Unknown)
         }
         "xargs" => (Kind::Wrapper, xargs(rest)),
         "parallel" | "watch" => (Kind::Command, Runs::Unknown),
-        "find" | "fd" | "fdfind" => (Kind::Command, find(rest)),
+        "find" | "fd" | "fdfind" => (Kind::Command, find(name, rest)),
         "eval" => (Kind::Wrapper, eval(rest)),
-        "sh" | "bash" | "dash" | "zsh" | "ksh" | "ash" | "mksh" | "fish" => {
+        "trap" => (Kind::Command, trap(rest)),
+        "." | "source" => (Kind::Command, sourced(rest)),
+        // Each has an option for a command that it calls back.
+        "mapfile" | "readarray" | "complete" | "compgen" | "bind" => {
+            let calls = |word: &Word| word.exact().is_none_or(|text| text.starts_with('-'));
+            (Kind::Command, unknown_if(rest.iter().any(calls)))
+        }
+        "sh" | "bash" | "rbash" | "dash" | "zsh" | "ksh" | "rksh" | "ash" | "mksh" | "posh"
+        | "yash" | "fish" | "csh" | "tcsh" | "nu" | "pwsh" | "osh" | "elvish" | "xonsh" => {
             (Kind::Wrapper, shell(rest))
         }
         _ => (Kind::Command, Runs::Nothing),
     }
 }
 
-/// What follows the options and so many operands; `None` when a word on the way is computed.
-fn after_options<'a>(words: &'a [Word], takes_value: &str, operands: usize) -> Option<&'a [Word]> {
-    let mut at = 0;
-    let mut operands = operands;
-    while let Some(word) = words.get(at) {
-        let text = word.exact()?;
-        if text == "--" {
-            return words.get(at + 1 + operands..).or(Some(&[]));
-        }
-        if text.starts_with('-') && text.len() > 1 {
-            let takes = takes_value.split(' ').any(|option| option == text);
-            at += if takes { 2 } else { 1 };
-        } else if operands > 0 {
-            operands -= 1;
-            at += 1;
-        } else {
-            return words.get(at..);
-        }
+fn unknown_if(unknown: bool) -> Runs {
+    match unknown {
+        true => Runs::Unknown,
+        false => Runs::Nothing,
     }
-    Some(&[])
 }
 
 fn found(words: Option<&[Word]>) -> Runs {
@@ -283,10 +295,8 @@ fn assigned(words: Option<&[Word]>) -> Runs {
     let Some(words) = words else {
         return Runs::Unknown;
     };
-    let is_assignment = |word: &&Word| {
-        let name = word.prefix().split_once('=').map(|(name, _)| name);
-        name.is_some_and(|name| !name.is_empty() && !name.contains('/'))
-    };
+    // Whatever its name is, `env` takes it for one.
+    let is_assignment = |word: &&Word| word.prefix().contains('=');
     let names = words.iter().take_while(is_assignment);
     let altering = names
         .clone()
@@ -300,44 +310,49 @@ fn assigned(words: Option<&[Word]>) -> Runs {
 }
 
 fn env(rest: &[Word]) -> Runs {
-    let splits = |word: &Word| {
-        let text = word.prefix();
-        text.starts_with("-S") || text.starts_with("--split-string") || text.starts_with("-vS")
-    };
-    if rest
-        .iter()
-        .take_while(|word| word.prefix().starts_with('-'))
-        .any(splits)
-    {
-        return Runs::Unknown;
-    }
     // A lone dash is `-i`.
     let rest: Vec<Word> = rest
         .iter()
         .filter(|word| word.raw != "-")
         .cloned()
         .collect();
-    assigned(after_options(&rest, "-u -C --unset --chdir", 0))
+    assigned(options::ENV.pass(&rest, 0))
+}
+
+fn sudo(rest: &[Word]) -> Runs {
+    let runs = assigned(options::SUDO.pass(rest, 0));
+    match &runs {
+        // A shell that runs what it reads.
+        Runs::Words { words, .. } if words.is_empty() && options::SUDO_SHELL.any_of(rest) => {
+            Runs::Unknown
+        }
+        _ => runs,
+    }
 }
 
 fn xargs(rest: &[Word]) -> Runs {
-    let takes = "-a -d -E -I -L -n -P -s --arg-file --delimiter --eof --replace --max-lines --max-args --max-procs --max-chars";
-    let Some(words) = after_options(rest, takes, 0) else {
+    let Some(words) = options::XARGS.pass(rest, 0) else {
         return Runs::Unknown;
     };
     if words.is_empty() {
         return Runs::Nothing;
     }
-    let given = words.first().is_some_and(|word| word.raw.contains("{}"));
-    let mut words = computed(words, "{}");
-    if given {
+    let given = rest
+        .get(..rest.len() - words.len())
+        .and_then(|given| options::XARGS.value_of(given, &["I", "i", "replace"]));
+    let mark = match given.as_deref() {
+        None | Some("") => "{}",
+        Some(mark) => mark,
+    };
+    if words.first().is_some_and(|word| word.raw.contains(mark)) {
         return Runs::Unknown;
     }
+    let mut words = computed(words, mark);
     words.push(Word::anything());
     plain(&words)
 }
 
-fn find(rest: &[Word]) -> Runs {
+fn find(name: &str, rest: &[Word]) -> Runs {
     let mut commands = Vec::new();
     let mut at = 0;
     while let Some(word) = rest.get(at) {
@@ -348,22 +363,60 @@ fn find(rest: &[Word]) -> Runs {
             }
             continue;
         };
-        let runs = matches!(
-            text.as_str(),
-            "-exec" | "-execdir" | "-ok" | "-okdir" | "-x" | "-X" | "--exec" | "--exec-batch"
-        );
+        let runs = match name {
+            "find" => matches!(text.as_str(), "-exec" | "-execdir" | "-ok" | "-okdir"),
+            // Its short options may stand together, and `-x` is the last of them.
+            _ => match text.strip_prefix("--") {
+                Some(long) if long.starts_with("exec") && long.contains('=') => {
+                    return Runs::Unknown;
+                }
+                Some(long) => matches!(long, "exec" | "exec-batch"),
+                None => text.starts_with('-') && text.contains(['x', 'X']),
+            },
+        };
         if runs {
-            let command: Vec<Word> = rest
-                .iter()
-                .skip(at)
-                .take_while(|word| !matches!(word.exact().as_deref(), Some(";" | "+")))
-                .cloned()
-                .collect();
-            at += command.len();
-            commands.push(computed(&command, "{}"));
+            let after = rest.get(at..).unwrap_or_default();
+            let ends = |index: &usize| match after.get(*index).and_then(Word::exact).as_deref() {
+                Some(";") => true,
+                // Elsewhere it is a word of the command.
+                Some("+") => index
+                    .checked_sub(1)
+                    .and_then(|before| after.get(before))
+                    .is_some_and(|before| before.raw.contains("{}")),
+                _ => false,
+            };
+            let end = (0..after.len()).find(ends).unwrap_or(after.len());
+            commands.push(computed(after.get(..end).unwrap_or_default(), "{}"));
+            at += end;
         }
     }
     Runs::Several(commands)
+}
+
+fn trap(rest: &[Word]) -> Runs {
+    let operands: Vec<&Word> = rest.iter().filter(|word| word.raw != "--").collect();
+    match operands.as_slice() {
+        // One word alone names a signal.
+        [] | [_] => Runs::Nothing,
+        [action, ..] => match action.exact() {
+            Some(text) if text == "-" || text == "-p" || text == "-l" => Runs::Nothing,
+            Some(script) => Runs::Script(script),
+            None => Runs::Unknown,
+        },
+    }
+}
+
+fn sourced(rest: &[Word]) -> Runs {
+    match rest.iter().find(|word| word.raw != "--").map(Word::exact) {
+        Some(Some(file)) => unknown_if(is_input(&file)),
+        Some(None) => Runs::Unknown,
+        None => Runs::Nothing,
+    }
+}
+
+/// Whether a file is what somebody else writes to a command, and not one that can be looked at.
+fn is_input(file: &str) -> bool {
+    file == "/dev/stdin" || file.starts_with("/dev/fd/") || file.starts_with("/proc/")
 }
 
 /// The words, with those that hold the mark as computed ones.
@@ -409,7 +462,7 @@ fn shell(rest: &[Word]) -> Runs {
                 }
             }
             // A file with a script: what is in it is not known, but which one is.
-            _ => return Runs::Nothing,
+            file => return unknown_if(is_input(file)),
         }
     }
     // It runs what it reads.
@@ -456,10 +509,35 @@ fn alters(name: &str) -> bool {
             | "RUSTC_WRAPPER"
             | "RUSTC"
             | "CARGO"
+            | "RUSTFLAGS"
+            | "GOFLAGS"
+            | "MAKEFLAGS"
+            | "MAKEFILES"
+            | "TAR_OPTIONS"
+            | "RSYNC_RSH"
+            | "LESSOPEN"
+            | "LESSCLOSE"
+            | "MANPAGER"
+            | "BROWSER"
+            | "SSH_ASKPASS"
+            | "SUDO_ASKPASS"
+            | "ZDOTDIR"
+            | "LUA_INIT"
+            | "GCONV_PATH"
             | "JAVA_TOOL_OPTIONS"
-    ) || ["LD_", "DYLD_", "GIT_", "PYTHON", "BASH_FUNC", "CARGO_"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
+    ) || [
+        "LD_",
+        "DYLD_",
+        "GIT_",
+        "PYTHON",
+        "BASH_FUNC",
+        "CARGO_",
+        "PIP_",
+        "NPM_CONFIG_",
+        "npm_config_",
+    ]
+    .iter()
+    .any(|prefix| name.starts_with(prefix))
 }
 
 impl Part {

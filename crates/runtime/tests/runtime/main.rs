@@ -8,6 +8,7 @@ mod instances;
 mod limits;
 mod models;
 mod pairing;
+mod policy;
 mod sessions;
 mod settings;
 mod turns;

@@ -8,6 +8,31 @@ pub(super) struct Heredoc {
     strips_tabs: bool,
 }
 
+impl Heredoc {
+    fn ends_with(&self, line: &str) -> bool {
+        let bare = match self.strips_tabs {
+            true => line.trim_start_matches('\t'),
+            false => line,
+        };
+        bare == self.delimiter
+    }
+
+    /// Of lines that go on, as much as tells whether they come to be the end.
+    fn beginning(&self, lines: &str) -> String {
+        let bare = match self.strips_tabs {
+            true => lines.trim_start_matches('\t'),
+            false => lines,
+        };
+        let bare = bare.strip_suffix('\\').unwrap_or(bare);
+        bare.chars().take(self.delimiter.len() + 1).collect()
+    }
+}
+
+/// Whether a line ends with a backslash that nothing quotes.
+fn goes_on(line: &str) -> bool {
+    line.chars().rev().take_while(|c| *c == '\\').count() % 2 == 1
+}
+
 impl Reader {
     pub(super) fn redirect(&mut self, command: &mut Simple) -> Result<(), Unreadable> {
         if self.take("<<<") {
@@ -16,6 +41,9 @@ impl Reader {
             return Ok(());
         }
         if self.take("<<") {
+            if self.doubled > 0 {
+                return Err(Unreadable::Construct("a `<<` inside `((`"));
+            }
             let strips_tabs = self.take("-");
             self.skip_blanks();
             let word = self.target()?;
@@ -70,6 +98,8 @@ impl Reader {
     pub(super) fn skip_heredocs(&mut self) -> Result<(), Unreadable> {
         for heredoc in std::mem::take(&mut self.heredocs) {
             let mut body = String::new();
+            // The lines before, where they go on in this one.
+            let mut before: Option<String> = None;
             loop {
                 if self.peek().is_none() {
                     break;
@@ -80,13 +110,20 @@ impl Reader {
                 }
                 let line = self.raw(from);
                 self.at += usize::from(self.peek().is_some());
-                let bare = if heredoc.strips_tabs {
-                    line.trim_start_matches('\t')
-                } else {
-                    &line
-                };
-                if bare == heredoc.delimiter {
+                let joined = before.take().map(|before| before + &line);
+                // Whether a line that was gone on with is its end is for each shell to say.
+                if let Some(joined) = &joined
+                    && (heredoc.ends_with(&line) || heredoc.ends_with(joined))
+                {
+                    return Err(Unreadable::Construct(
+                        "a line that goes on at the end of a here-document",
+                    ));
+                }
+                if joined.is_none() && heredoc.ends_with(&line) {
                     break;
+                }
+                if heredoc.expands && goes_on(&line) {
+                    before = Some(heredoc.beginning(joined.as_deref().unwrap_or(&line)));
                 }
                 body.push_str(&line);
                 body.push('\n');
@@ -94,7 +131,8 @@ impl Reader {
             if heredoc.expands {
                 let mut inner = Self::new(&body, self.depth)?;
                 inner.expand_only()?;
-                self.commands.extend(inner.commands.into_iter().map(apart));
+                self.commands
+                    .extend(inner.finished()?.into_iter().map(apart));
             }
         }
         Ok(())

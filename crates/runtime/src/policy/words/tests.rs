@@ -45,7 +45,8 @@ fn lines_are_read_into_their_commands() {
         ("echo ${x:-$(rm y)}", vec!["rm y", "echo <${x:-$(rm y)}>"]),
         ("diff <(a) <(b)", vec!["a", "b", "diff <<(a)> <<(b)>"]),
         ("if a; then b; else c; fi", vec!["a", "b", "c"]),
-        ("for x in 1 2; do rm $x; done", vec!["rm <$x>"]),
+        // The variable is set by a command without words.
+        ("for x in 1 2; do rm $x; done", vec!["", "rm <$x>"]),
         ("while ! a; do b; done", vec!["a", "b"]),
         ("X=1 Y='a b' env Z=2 cmd", vec!["env Z=2 cmd"]),
         ("echo hi > out 2>&1 # rm -rf /", vec!["echo hi"]),
@@ -63,7 +64,18 @@ fn lines_are_read_into_their_commands() {
             "ls *.rs {a,b} x{} [ab]",
             vec!["ls <*.rs> <{a,b}> x{} <[ab]>"],
         ),
-        ("echo $'a\\'b' $", vec!["echo <$'a\\'b'> $"]),
+        ("echo $'a\\\\b' $", vec!["echo <$'a\\\\b'> $"]),
+        ("echo a\r# b", vec!["echo a\r# b"]),
+        ("th\\\nen x; if a; th\\\nen b; fi", vec!["x", "a", "b"]),
+        ("{fd}>out a[0]=1 rm x", vec!["rm x"]),
+        (
+            "time -p rm x; time -f %s rm y",
+            vec!["rm x", "time -f %s rm y"],
+        ),
+        (
+            "cat <<A $(b <<B\nB\nc\n)\nA\nd",
+            vec!["b", "c", "cat <$(b <<B\nB\nc\n)>", "d"],
+        ),
         ("2>err cmd", vec!["cmd"]),
     ] {
         assert_eq!(commands(line), want, "{line}");
@@ -90,6 +102,22 @@ fn what_is_not_read_is_an_error() {
         ("function f { rm x; }", Unreadable::Construct("a function")),
         ("a=(1 2)", Unreadable::Construct("a function or an array")),
         ("a\0b", Unreadable::Construct("a zero byte")),
+        (
+            "for x do a; done",
+            Unreadable::Construct("`for` without `in`"),
+        ),
+        ("a &> b c", Unreadable::Construct("a word behind `&>`")),
+        ("((a # b\n))", Unreadable::Construct("a `#` inside `((`")),
+        ("((a << 2))", Unreadable::Construct("a `<<` inside `((`")),
+        (
+            "\"${x:-'}\"",
+            Unreadable::Construct("a quote inside `\"${`"),
+        ),
+        ("$'a\\''", Unreadable::Construct("a quote inside `$'`")),
+        (
+            "cat <<E\nE\\\n\nE\\\nE\n",
+            Unreadable::Construct("a line that goes on at the end of a here-document"),
+        ),
     ] {
         assert_eq!(read(line), Err(want), "{line}");
     }
