@@ -77,10 +77,11 @@ impl Agent for Coder {
             text: String::new(),
         };
         recall(&mut work).await?;
-        if is_summary_request(&message) {
+        let said = said(&mut work, &message).await?;
+        if is_summary_request(&message, said) {
             return work.summarise().await;
         }
-        take(&mut work, &message).await?;
+        take(&mut work, &message, said).await?;
         work.run().await
     }
 }
@@ -150,22 +151,27 @@ async fn recall(work: &mut Work<'_>) -> Result<(), TurnError> {
     }
 }
 
-fn is_summary_request(message: &InboundMessage) -> bool {
-    message.origin.channel == SUMMARY_SENDER && message.data.text.starts_with(SUMMARY_REQUEST)
+fn is_summary_request(message: &InboundMessage, said: &str) -> bool {
+    message.origin.channel == SUMMARY_SENDER && said.starts_with(SUMMARY_REQUEST)
+}
+
+/// What the message itself says. A summary that it carries is taken up; one that is carried again,
+/// because a turn did not end well, is there already.
+async fn said<'m>(work: &mut Work<'_>, message: &'m InboundMessage) -> Result<&'m str, TurnError> {
+    let Some(carried) = kept::carried(&message.data.text) else {
+        return Ok(&message.data.text);
+    };
+    if !work.conversation.recalls(carried.preamble) {
+        let patch = work.conversation.recall(carried.preamble, carried.kept);
+        work.save(patch).await?;
+    }
+    Ok(carried.message)
 }
 
 /// Adds what the person says to the conversation.
-async fn take(work: &mut Work<'_>, message: &InboundMessage) -> Result<(), TurnError> {
+async fn take(work: &mut Work<'_>, message: &InboundMessage, text: &str) -> Result<(), TurnError> {
     let images: Vec<Value> = message.data.attachments.iter().filter_map(image).collect();
-    let text = match kept::carried(&message.data.text) {
-        Some(carried) => {
-            let patch = work.conversation.recall(carried.preamble, carried.kept);
-            work.save(patch).await?;
-            carried.message
-        }
-        None => &message.data.text,
-    };
-    let patch = work.conversation.say(text, &images);
+    let patch = work.conversation.take(text, &images);
     work.save(patch).await
 }
 

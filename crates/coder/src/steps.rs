@@ -65,6 +65,13 @@ impl Work<'_> {
             Ok(reason) | Err(Stop::Finished(reason)) => reason,
             Err(Stop::Failed(error)) => return Err(error),
         };
+        if matches!(
+            finish_reason,
+            FinishReason::EndTurn | FinishReason::MaxTokens
+        ) {
+            let patch = self.conversation.done();
+            self.save(patch).await?;
+        }
         if !self.text.is_empty() {
             self.turn.text_final(self.text).await?;
         }

@@ -4,7 +4,8 @@
 //! { "version": 1,
 //!   "messages": [..],   in the Messages format, as they go to the model
 //!   "tokens": n,        how large they are for the model
-//!   "kept": {..} }      what must never be lost
+//!   "kept": {..},       what must never be lost
+//!   "open": ".." }      the message that has no whole answer yet, or null
 //! ```
 //! Every change is a patch of what changed, made here and sent where it happens.
 
@@ -39,6 +40,7 @@ pub struct Conversation {
     tokens: u64,
     bytes: usize,
     kept: Kept,
+    open: Option<String>,
 }
 
 /// Operations of RFC 6902 to send.
@@ -55,6 +57,7 @@ impl Conversation {
         Some(Self {
             tokens: state["tokens"].as_u64()?,
             kept: Kept::from_json(&state["kept"]),
+            open: state["open"].as_str().map(str::to_owned),
             messages,
             bytes,
         })
@@ -67,6 +70,7 @@ impl Conversation {
             "messages": self.messages,
             "tokens": self.tokens,
             "kept": self.kept.to_json(),
+            "open": self.open,
         }})]
     }
 
@@ -90,6 +94,31 @@ impl Conversation {
         self.tokens > bound.saturating_sub(bound / 5) || self.bytes > MAX_BYTES
     }
 
+    /// Takes a message. One that comes again, because its turn was cut or failed, is no second one:
+    /// where the model has yet to answer it nothing is added.
+    pub fn take(&mut self, text: &str, images: &[Value]) -> Patch {
+        let again = self.open.as_deref() == Some(text) && images.is_empty();
+        if !again {
+            self.open = Some(text.to_owned());
+            let mut patch = self.say(text, images);
+            patch.push(self.open_patch());
+            return patch;
+        }
+        match self.messages.last() {
+            Some(last) if last["role"] == "user" => Vec::new(),
+            // It was cut in the middle of an answer, and the model has to be spoken to again.
+            _ => self.push(user(text)),
+        }
+    }
+
+    /// Notes that the message has its answer.
+    pub fn done(&mut self) -> Patch {
+        match self.open.take() {
+            Some(_) => vec![self.open_patch()],
+            None => Vec::new(),
+        }
+    }
+
     /// Adds what the person says: a message, guidance for the running one.
     pub fn say(&mut self, text: &str, images: &[Value]) -> Patch {
         let mut content = vec![json!({ "type": "text", "text": text })];
@@ -100,9 +129,14 @@ impl Conversation {
         patch
     }
 
+    /// Whether it already holds that summary, as after a turn that was cut.
+    pub fn recalls(&self, preamble: &str) -> bool {
+        self.messages.contains(&user(preamble))
+    }
+
     /// Adds a summary that a message carried.
     pub fn recall(&mut self, preamble: &str, kept: Kept) -> Patch {
-        self.kept = kept;
+        self.kept.take_up(kept);
         let mut patch = self.push(user(preamble));
         patch.push(self.kept_patch());
         patch
@@ -216,6 +250,11 @@ impl Conversation {
 
     fn tokens_patch(&self) -> Value {
         json!({ "op": "replace", "path": "/tokens", "value": self.tokens })
+    }
+
+    fn open_patch(&self) -> Value {
+        // A state of an earlier version has none to replace.
+        json!({ "op": "add", "path": "/open", "value": self.open })
     }
 
     fn kept_patch(&self) -> Value {
@@ -367,8 +406,57 @@ mod tests {
         assert!(conversation.tokens() < 1000);
     }
 
+    #[test]
+    fn a_summary_that_is_recalled_leaves_what_is_kept() {
+        let mut conversation = Conversation::default();
+        conversation.take("build it", &[]);
+        conversation.note(vec!["no tabs".into()], Vec::new(), &[]);
+        // As after a compaction was undone: the transcript since is no summary of ours.
+        conversation.recall("user: and test it", Kept::default());
+        assert_eq!(conversation.kept().requests, ["build it"]);
+        let carried = Kept {
+            requests: vec!["build it".into(), "and test it".into()],
+            rules: vec!["no tabs".into(), "no spaces".into()],
+            questions: Vec::new(),
+        };
+        conversation.recall("we talked", carried);
+        assert_eq!(conversation.kept().requests, ["build it", "and test it"]);
+        assert_eq!(conversation.kept().rules, ["no tabs", "no spaces"]);
+    }
+
+    #[test]
+    fn a_message_that_comes_again_is_said_once() {
+        let mut conversation = Conversation::default();
+        conversation.take("build it", &[]);
+        conversation.take("build it", &[]);
+        assert_eq!(conversation.messages().len(), 1, "no answer began");
+
+        conversation.answered(&answer(&["t1"], 10));
+        conversation.repaired();
+        conversation.take("build it", &[]);
+        assert_eq!(conversation.messages().len(), 3, "a call was cut");
+
+        conversation.broken_off(&[json!({"type": "text", "text": "I have"})]);
+        conversation.take("build it", &[]);
+        assert_eq!(conversation.messages().len(), 5, "an answer was cut");
+        assert_eq!(conversation.kept().requests, ["build it"]);
+
+        conversation.answered(&answer(&[], 10));
+        conversation.done();
+        conversation.take("build it", &[]);
+        assert_eq!(conversation.messages().len(), 7, "it is asked for anew");
+        conversation.take("and test it", &[]);
+        assert_eq!(conversation.messages().len(), 8);
+        assert_eq!(
+            conversation.kept().requests,
+            ["build it", "build it", "and test it"]
+        );
+    }
+
     #[derive(Debug, Clone)]
     enum Step {
+        Take(String),
+        Done,
         Say(String),
         Answer(u8),
         Results(u8, Vec<String>),
@@ -380,6 +468,8 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
+            "[a-c]".prop_map(Step::Take),
+            Just(Step::Done),
             ".{0,12}".prop_map(Step::Say),
             (0u8..3).prop_map(Step::Answer),
             (1u8..3, prop::collection::vec("[a-z]{1,4}", 0..2))
@@ -400,6 +490,8 @@ mod tests {
             folded.apply(&conversation.whole()).unwrap();
             for step in steps {
                 let patch = match step {
+                    Step::Take(text) => conversation.take(&text, &[]),
+                    Step::Done => conversation.done(),
                     Step::Say(text) => conversation.say(&text, &[]),
                     Step::Answer(calls) => {
                         let ids: Vec<String> = (0..calls).map(|n| format!("t{n}")).collect();

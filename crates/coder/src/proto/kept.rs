@@ -67,6 +67,20 @@ impl Kept {
         }
     }
 
+    /// Takes up what was kept in a summary, beside what is kept already.
+    pub fn take_up(&mut self, summarised: Self) {
+        if *self == Self::default() {
+            *self = summarised;
+            return;
+        }
+        for request in summarised.requests {
+            if !self.requests.contains(&request) {
+                self.request(&request);
+            }
+        }
+        self.note(summarised.rules, summarised.questions, &[]);
+    }
+
     /// Remembers rules and questions that are not known yet, and forgets answered questions.
     pub fn note(&mut self, rules: Vec<String>, questions: Vec<String>, answered: &[String]) {
         add(&mut self.rules, rules);

@@ -118,6 +118,13 @@ impl Bed {
             .expect("the message ends")
     }
 
+    /// Kills the agent's process.
+    pub(crate) fn crash(&self) {
+        let pid = self.agent.status().pid.unwrap();
+        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+
     /// A message as the daemon asks for a summary.
     pub(crate) fn summary_request() -> InboundMessage {
         InboundMessage {

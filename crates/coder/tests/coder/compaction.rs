@@ -137,7 +137,9 @@ async fn the_daemons_summary_keeps_the_task_over_an_empty_state() {
         Reply::text("Begun."),
         Reply::text(SUMMARY),
         Reply::text("Going on."),
+        Reply::text("Going on."),
         Reply::text("Second summary."),
+        Reply::text("Third summary."),
     ])
     .await;
     bed.say(TASK).await;
@@ -159,11 +161,19 @@ async fn the_daemons_summary_keeps_the_task_over_an_empty_state() {
         "[The conversation so far, summarised]\n{summary}\n\n[The message]\nand the tests too"
     );
     bed.say(&text).await;
+    // As after a turn that did not end well.
+    bed.say(&text.replace("and the tests too", "all of them"))
+        .await;
     let state = bed.agent.state().await;
     assert_eq!(
         state["kept"]["requests"],
-        json!([TASK, "and the tests too"])
+        json!([TASK, "and the tests too", "all of them"])
     );
+    let recalled = state["messages"]
+        .to_string()
+        .matches("Port the parser")
+        .count();
+    assert_eq!(recalled, 1, "{state}");
     assert_eq!(state["kept"]["rules"], json!(["never touch main.c"]));
     assert_eq!(state["kept"]["questions"], json!(["which encoding?"]));
 
@@ -173,6 +183,25 @@ async fn the_daemons_summary_keeps_the_task_over_an_empty_state() {
     assert!(
         second.contains(TASK) && second.contains("and the tests too"),
         "{second}"
+    );
+
+    // Of a conversation that no message was said in since.
+    bed.agent
+        .replace_state(serde_json::Value::Null)
+        .await
+        .unwrap();
+    let mut request = Bed::summary_request();
+    request.data.text = format!(
+        "[The conversation so far, summarised]\n{}\n\n[The message]\n{}",
+        second.trim(),
+        request.data.text
+    );
+    let before = bed.text().len();
+    bed.send(request).await;
+    let third = bed.text()[before..].to_owned();
+    assert!(
+        third.contains(TASK) && third.contains("never touch main.c"),
+        "{third}"
     );
     bed.finish().await;
 }

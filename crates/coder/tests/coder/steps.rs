@@ -192,9 +192,7 @@ async fn a_call_that_a_crash_cut_off_is_told_to_the_model() {
     .await;
     let crash = async {
         bed.tools.called(1).await;
-        let pid = bed.agent.status().pid.unwrap();
-        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        bed.crash();
     };
     let (end, ()) = tokio::join!(bed.say("run it"), crash);
     assert!(matches!(end, TurnEnd::Failed { .. }), "{end:?}");
@@ -208,6 +206,57 @@ async fn a_call_that_a_crash_cut_off_is_told_to_the_model() {
         result["content"].as_str().unwrap().contains("unknown"),
         "{result}"
     );
+    bed.finish().await;
+}
+
+#[tokio::test]
+async fn a_message_that_is_sent_again_after_a_crash_reaches_the_model_once() {
+    let begun = Message::new(vec![Block::Text("Half an answer".into())]);
+    let parts = messages_stream(&begun, "m").into_iter().take(5);
+    let stalled = parts.map(Step::Bytes).chain([Step::Stall]).collect();
+    let bed = Bed::new(vec![
+        Reply::Raw(stalled),
+        Reply::tool("t1", "exec", json!({"command": "wait for ever"})),
+        Reply::text("whole"),
+        Reply::text("once more"),
+    ])
+    .await;
+    let crash = async {
+        bed.said("Half an answer").await;
+        bed.crash();
+    };
+    let (end, ()) = tokio::join!(bed.say("explain it"), crash);
+    assert!(matches!(end, TurnEnd::Failed { .. }), "{end:?}");
+    let crash = async {
+        bed.tools.called(1).await;
+        bed.crash();
+    };
+    let (end, ()) = tokio::join!(bed.say("explain it"), crash);
+    assert!(matches!(end, TurnEnd::Failed { .. }), "{end:?}");
+    let end = bed.say("explain it").await;
+    assert_eq!(ended(&end), &FinishReason::EndTurn);
+    bed.say("explain it").await;
+
+    let asked = bed.asked();
+    let said = |at: usize| {
+        let messages = messages(&asked[at]);
+        let texts = messages.iter().map(|message| {
+            let block = &message["content"][0];
+            let text = block["text"].as_str().or(block["type"].as_str());
+            text.unwrap().to_owned()
+        });
+        texts.collect::<Vec<_>>()
+    };
+    assert_eq!(said(1), ["explain it"]);
+    assert_eq!(said(2), ["explain it", "tool_use", "tool_result"]);
+    let again = [
+        "explain it",
+        "tool_use",
+        "tool_result",
+        "whole",
+        "explain it",
+    ];
+    assert_eq!(said(3), again, "its turn had ended");
     bed.finish().await;
 }
 
