@@ -91,9 +91,12 @@ pub fn with_preamble(preamble: &str, text: &str) -> String {
     format!("[The conversation so far, summarised]\n{preamble}\n\n[The message]\n{text}")
 }
 
-/// Forgets the summary that a message has carried.
-pub fn clear_preamble(tx: &mut WriteTx<'_>, session: u64) -> Result<(), StoreError> {
-    set_preamble(tx, session, None)
+/// Forgets the summary that a message has carried to its agent, unless there is another by now.
+pub fn clear_preamble(tx: &mut WriteTx<'_>, session: u64, carried: &str) -> Result<(), StoreError> {
+    tx.sql()
+        .prepare_cached("UPDATE sessions SET preamble = NULL WHERE id = ? AND preamble = ?")?
+        .execute((session.cast_signed(), carried))?;
+    Ok(())
 }
 
 fn set_preamble(

@@ -459,8 +459,8 @@ impl Coordinator {
                         let end = turn.run(self.inbound(&session, &message)).await;
                         let closed = turn.close().await;
                         self.inner.turns.remove(&session.agent_id());
-                        let outcome = closed.outcome(&session.agent_id(), end);
-                        self.end(id, self.or_cut(outcome)).await;
+                        let outcome = self.or_cut(closed.outcome(&session.agent_id(), end));
+                        self.end_carrying(&session, id, outcome).await;
                     }
                     Purpose::Compaction => self.compact(&session, &message, &turn).await,
                 }
@@ -550,8 +550,8 @@ impl Coordinator {
 
     /// The message as its agent gets it.
     fn inbound(&self, session: &Session, message: &Message) -> InboundMessage {
-        let text = match (&session.preamble, message.purpose) {
-            (Some(preamble), Purpose::Message) if !self.takes_lines(&session.agent) => {
+        let text = match &session.preamble {
+            Some(preamble) if !self.takes_lines(&session.agent) => {
                 compactions::with_preamble(preamble, &message.text)
             }
             _ => message.text.clone(),
@@ -580,15 +580,8 @@ impl Coordinator {
 
     async fn begin(&self, session: &Session, message: &Message) -> Option<bool> {
         let (kept, agent) = (message.clone(), session.agent.clone());
-        let carried = session.preamble.is_some() && message.purpose == Purpose::Message;
-        self.insist(message.id, move |tx| {
-            let begun = messages::begin(tx, &kept, &agent)?;
-            if begun && carried {
-                compactions::clear_preamble(tx, kept.session)?;
-            }
-            Ok(begun)
-        })
-        .await
+        self.insist(message.id, move |tx| messages::begin(tx, &kept, &agent))
+            .await
     }
 
     /// What the next turn may cost; refused when the day's budget is used up.
@@ -615,6 +608,22 @@ impl Coordinator {
         }
         let left = limit - spent;
         Ok(Some(budget.turn.map_or(left, |turn| turn.min(left))))
+    }
+
+    /// Ends a turn whose message may have carried a summary. One that did not end well may have left
+    /// its agent without it, so the next message carries it again.
+    async fn end_carrying(&self, session: &Session, turn: u64, outcome: TurnOutcome) {
+        let carried = session.preamble.clone();
+        let carried = carried.filter(|_| outcome.error.is_empty());
+        let number = session.id;
+        self.inner.metrics.turn_ended(&outcome.finish_reason);
+        self.insist(turn, move |tx| {
+            if let Some(carried) = &carried {
+                compactions::clear_preamble(tx, number, carried)?;
+            }
+            messages::end(tx, turn, &outcome)
+        })
+        .await;
     }
 
     async fn end(&self, turn: u64, outcome: TurnOutcome) {

@@ -92,7 +92,9 @@ def work(message, output):
 
     text = message["data"]["text"]
     try:
-        commands = [json.loads(line) for line in text.splitlines()]
+        # A summary that a message carries comes before it.
+        told = text.rpartition("\n\n[The message]\n")[2]
+        commands = [json.loads(line) for line in told.splitlines()]
         if not all(isinstance(command, dict) for command in commands):
             raise ValueError
     except ValueError:

@@ -242,6 +242,36 @@ async fn a_compaction_stands_for_the_conversation_and_can_be_undone() {
 }
 
 #[tokio::test]
+async fn a_summary_is_carried_until_a_turn_with_it_has_ended_well() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let first = client.send(script(&["the task"])).await.expect("answers");
+    let session = first.session;
+    let summary = client
+        .compact(CompactMsg { session })
+        .await
+        .expect("summarises")
+        .summary;
+    // It dies before it has kept anything of what it was told.
+    let crash = again(session, &[r#"{"crash": 3}"#]);
+    let lost = client.send(crash).await;
+    assert!(lost.is_err(), "{lost:?}");
+    // A summary of a conversation that it does not have yet is one of the summary.
+    let second = client
+        .compact(CompactMsg { session })
+        .await
+        .expect("summarises again")
+        .summary;
+    assert!(second.contains(&summary), "{second}");
+    let told = client.send(again(session, &["go on"])).await;
+    let told = told.expect("answers").content;
+    assert!(told.contains(&summary) && told.ends_with("go on"), "{told}");
+    let plain = client.send(again(session, &["and on"])).await;
+    assert_eq!(plain.expect("answers").content, "and on");
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn the_journal_reports_its_size_and_can_be_pruned() {
     let daemon = TestDaemon::start().await;
     let mut client = daemon.client().await;
