@@ -139,6 +139,12 @@ impl From<ClientError> for CommandError {
                     ErrorCode::NotFound if error.message().starts_with("session") => {
                         error.hint("`quintet sessions` lists them")
                     }
+                    ErrorCode::NotFound if error.names_no_command("agent") => {
+                        error.hint("`quintet agents` lists them and what each is for")
+                    }
+                    ErrorCode::NotFound if error.names_no_command("worker") => {
+                        error.hint("`quintet workers` lists them")
+                    }
                     ErrorCode::Internal => error.hint(
                         "`quintet doctor` checks the machine, and the daemon's log says more",
                     ),

@@ -90,6 +90,12 @@ impl CommandError {
         message
     }
 
+    /// Whether the message is about such a thing and says no command that would help.
+    pub(crate) fn names_no_command(&self, thing: &str) -> bool {
+        let message = self.message();
+        message.starts_with(thing) && !message.contains('`')
+    }
+
     /// What to do next, where neither a hint nor the message itself names a command for it.
     fn next_step(&self) -> Option<&'static str> {
         if !self.hints.is_empty() || self.message().contains('`') {

@@ -69,7 +69,18 @@ async fn send_goes_on_with_the_newest_session_unless_told_otherwise() {
     );
 
     let stderr = machine.runs(&["send", "nobody", "hi"]).await.fails(1);
-    assert!(stderr.contains("nobody"), "{stderr}");
+    assert!(
+        stderr.contains("nobody") && stderr.contains("hint: `quintet agents`"),
+        "{stderr}"
+    );
+    let stderr = machine
+        .runs(&["send", "test", "hi", "--worker", "nowhere", "--new"])
+        .await
+        .fails(1);
+    assert!(
+        stderr.contains("nowhere") && stderr.contains("hint: `quintet workers`"),
+        "{stderr}"
+    );
     let stderr = machine
         .runs(&["send", "test", "hi", "--session", "99"])
         .await
