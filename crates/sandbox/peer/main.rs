@@ -72,6 +72,7 @@ fn work(settings: Settings) -> ExitCode {
             network: Network::On,
             read: Vec::new(),
             write: Vec::new(),
+            temp: "/tmp".into(),
             limits: Limits::default(),
         });
     }

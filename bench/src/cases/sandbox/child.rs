@@ -94,6 +94,7 @@ fn worker(settings: Settings) -> anyhow::Result<()> {
             network: Network::On,
             read: Vec::new(),
             write: Vec::new(),
+            temp: "/tmp".into(),
             limits: Limits::default(),
         });
     }

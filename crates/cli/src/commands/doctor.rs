@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::Context;
 use crate::args::JsonArg;
 use crate::error::CommandError;
-pub(crate) use place::is_in_reach;
+pub(crate) use place::instead_of_temp;
 
 use crate::output::{BAD, CAUTION, DIM, GOOD, styled, terminal_text};
 
@@ -77,6 +77,7 @@ pub(crate) async fn run(context: &Context, args: &DoctorArgs) -> Result<ExitCode
         place::config(&context.home),
         place::port(&context.home).await,
     ];
+    checks.extend(place::temp(&context.home));
     checks.extend(place::reach(&context.home));
     checks.extend(models::checks(&context.home));
     checks.extend(kernel::checks().await);

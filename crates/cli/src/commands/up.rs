@@ -166,10 +166,13 @@ async fn announce(context: &Context, daemon: &Daemon) -> Result<(), CommandError
         run.version, run.http
     ))?;
     output.line(format_args!("  home    {}", context.home.root().display()))?;
-    if welcome.has_worker && doctor::is_in_reach(&context.home) {
+    if welcome.has_worker
+        && let Some(temp) = doctor::instead_of_temp(&context.home)
+    {
         output.talk(format_args!(
-            "warning: commands of the built-in worker can write in /tmp, and so in this home folder; \
-             move it with --home DIR"
+            "note: this home folder is in /tmp, so isolated commands of the built-in worker can't write in /tmp; \
+             their TMPDIR is {}",
+            temp.display()
         ));
     }
     output.line(match welcome.has_worker {

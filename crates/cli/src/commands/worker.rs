@@ -11,7 +11,7 @@ use clap::builder::RangedU64ValueParser;
 use quintet_runtime::config::{ByteSize, parse_duration};
 use quintet_runtime::home::Home;
 use quintet_runtime::{WorkspaceCopies, WorkspaceSnapshots};
-use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, Limits, Network};
+use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, Limits, Network, temp_beside};
 use quintet_sandbox::proto::{Fingerprint, Token};
 use quintet_sandbox::tls::pinned_client;
 use quintet_sandbox::worker::{ConnectionState, Quotas, Worker, WorkerConfig, scrub_environment};
@@ -255,6 +255,7 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
             },
             read: absolute(args.confines.read)?,
             write: absolute(args.confines.write)?,
+            temp: temp_beside(home.root(), &folder.join("tmp")),
             limits,
         });
     }

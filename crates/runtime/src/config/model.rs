@@ -120,7 +120,7 @@ pub struct SandboxConfig {
     pub network: Network,
     /// Folders that it may read beside the system's.
     pub read: Vec<PathBuf>,
-    /// Folders that it may write beside its root and `/tmp`.
+    /// Folders that it may write beside its root and the one for temporary files.
     pub write: Vec<PathBuf>,
     /// What its commands may use.
     pub limits: Limits,

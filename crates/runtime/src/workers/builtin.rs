@@ -2,7 +2,8 @@
 //!
 //! It dials the daemon's own port as any other worker does. Its root is `workers/local/root` in
 //! the home folder, not the home folder itself or the instances': commands that agents send must
-//! not be able to write the database, the certificates or another agent's state.
+//! not be able to write the database, the certificates or another agent's state. Nor can they where
+//! the home folder is in /tmp: their temporary files are in `workers/local/tmp` then.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quintet_sandbox::isolate::{HelperCommand, IsolationConfig};
+use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, temp_beside};
 use quintet_sandbox::proto::{Pulse, Token};
 use quintet_sandbox::worker::{StartError, Worker, WorkerConfig};
 
@@ -108,6 +109,7 @@ pub(crate) async fn start(
         network: config.network,
         read: config.read.clone(),
         write: config.write.clone(),
+        temp: temp_beside(home.root(), &folder.join("tmp")),
         limits: config.limits,
     });
     let copies = WorkspaceCopies::of(&worker, folder.join("copies")).map_err(StartError::Tls)?;

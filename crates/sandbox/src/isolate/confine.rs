@@ -55,6 +55,7 @@ pub fn probe(network: Network) -> Vec<Feature> {
         network,
         read: Vec::new(),
         write: Vec::new(),
+        temp: PathBuf::from(super::TEMP),
         limits: Limits::default(),
     };
     let tried = std::thread::Builder::new()
@@ -163,7 +164,7 @@ fn restrict(config: &IsolationConfig, root: &Path) -> Result<RestrictionStatus, 
         .write
         .iter()
         .map(PathBuf::as_path)
-        .chain([root, Path::new("/tmp")]);
+        .chain([root, config.temp.as_path()]);
     let readable = config
         .read
         .iter()

@@ -12,8 +12,10 @@
 //!
 //! - no new privileges: a setuid program gains nothing, and root has no power over other
 //!   processes, devices and the network;
-//! - Landlock: writing only beneath the root, `/tmp` and what the config adds, reading also the
-//!   system's folders; no signals or abstract sockets to the outside where the kernel can;
+//! - Landlock: writing only beneath the root, the folder for temporary files and what the config
+//!   adds, reading also the system's folders; no signals or abstract sockets to the outside where
+//!   the kernel can. Temporary files are in `/tmp`, or in a folder of the worker's own where `/tmp`
+//!   holds what commands must not touch ([`temp_beside`]);
 //! - seccomp: the calls in [`seccomp`] fail with EPERM, and with the network off every socket that
 //!   is not a Unix socket;
 //! - resource limits for each process, and cgroup v2 limits for all together where a writable
@@ -30,7 +32,7 @@ pub mod seccomp;
 mod wire;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -99,8 +101,10 @@ pub struct IsolationConfig {
     pub network: Network,
     /// Folders that commands may read beside the system's.
     pub read: Vec<PathBuf>,
-    /// Folders that commands may write beside the root and `/tmp`.
+    /// Folders that commands may write beside the root and the one for temporary files.
     pub write: Vec<PathBuf>,
+    /// The folder for temporary files; any but `/tmp` is made, and is the `TMPDIR` of commands.
+    pub temp: PathBuf,
     /// Limits.
     pub limits: Limits,
 }
@@ -135,6 +139,21 @@ impl Feature {
             detail: detail.into(),
             fix: fix.to_owned(),
         }
+    }
+}
+
+/// Where everybody's temporary files are.
+pub const TEMP: &str = "/tmp";
+
+/// The folder for temporary files of commands that must not touch `guarded`: `/tmp`, or `own` where
+/// that is in `/tmp`. Landlock can't take a folder out of one that may be written.
+pub fn temp_beside(guarded: &Path, own: &Path) -> PathBuf {
+    let real = guarded.canonicalize();
+    let real = real.as_deref().unwrap_or(guarded);
+    let temp = Path::new(TEMP).canonicalize();
+    match real.starts_with(temp.as_deref().unwrap_or(Path::new(TEMP))) {
+        true => own.to_owned(),
+        false => PathBuf::from(TEMP),
     }
 }
 

@@ -49,7 +49,7 @@ use spool::SpoolQuota;
 use state::WorkerState;
 use upload::Names;
 
-use crate::isolate::{Feature, ISOLATION_LABEL, IsolationClient};
+use crate::isolate::{Feature, ISOLATION_LABEL, IsolationClient, TEMP};
 use crate::paths::{PathError, Root};
 use crate::proto::{MAX_MESSAGE, Protocol, chosen};
 use crate::socket::TungsteniteSocket;
@@ -196,6 +196,15 @@ impl Inner {
         })?;
         prepare_spool(&config, &root).map_err(unusable)?;
         let tasks = TaskTracker::new();
+        if let Some(isolation) = &config.isolation
+            && isolation.confine
+            && isolation.temp != Path::new(TEMP)
+        {
+            let temp = isolation.temp.clone();
+            make_temp(&temp).map_err(StartError::Isolation)?;
+            config.env.retain(|(name, _)| name != "TMPDIR");
+            config.env.push(("TMPDIR".into(), temp.into()));
+        }
         let (spawner, features) = match &config.isolation {
             Some(isolation) => {
                 let root = root.path().to_owned();
@@ -377,6 +386,22 @@ async fn sweep_regularly(state: Arc<WorkerState>, shutdown: CancellationToken) {
             tracing::warn!(%error, "old partial uploads can't be removed");
         }
     }
+}
+
+/// Makes the folder for temporary files, without what earlier commands left there.
+fn make_temp(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    match std::fs::remove_dir_all(folder) {
+        // Commands can make folders that are not easily removed; no worker stays away for that.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(%error, folder = %folder.display(), "temporary files stay");
+        }
+        Ok(()) | Err(_) => {}
+    }
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
 }
 
 /// Makes the spool folder and takes it for this worker alone; `None` when another has it.

@@ -1,9 +1,12 @@
 //! Tokens, certificates and confinement.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use quintet_sandbox::hub::{ExecOutcome, ExecRequest, HubEvent, HubSettings};
-use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, Limits, Network, probe, seccomp};
+use quintet_sandbox::isolate::{
+    HelperCommand, IsolationConfig, Limits, Network, probe, seccomp, temp_beside,
+};
 use quintet_sandbox::proto::{Fingerprint, Token};
 use quintet_sandbox::tls;
 use quintet_sandbox::worker::{ConnectionState, Worker, WorkerConfig};
@@ -139,6 +142,7 @@ fn isolation(limits: Limits, network: Network) -> IsolationConfig {
         network,
         read: Vec::new(),
         write: Vec::new(),
+        temp: "/tmp".into(),
         limits,
     }
 }
@@ -236,6 +240,43 @@ async fn a_confined_command_writes_only_where_it_may() {
     }
     let output = run(&bed, "w", command("grep NoNewPrivs /proc/self/status")).await;
     assert!(text(&output.stdout).contains('1'));
+}
+
+#[tokio::test]
+async fn temporary_files_are_elsewhere_where_tmp_holds_what_is_guarded() {
+    let bed = Bed::start().await;
+    let guarded = bed.dir.path();
+    let own = guarded.join("tmp-of-w");
+    assert_eq!(temp_beside(guarded, &own), own);
+    assert_eq!(temp_beside(outside().path(), &own), Path::new("/tmp"));
+    std::fs::write(guarded.join("secret"), b"secret").unwrap();
+    std::fs::create_dir(&own).unwrap();
+    std::fs::write(own.join("left"), b"by an earlier one").unwrap();
+    let mut config = bed.config("w");
+    config.isolation = Some(IsolationConfig {
+        temp: own.clone(),
+        ..isolation(Limits::default(), Network::On)
+    });
+    let landlocked = Worker::start(config.clone())
+        .await
+        .unwrap()
+        .features()
+        .iter()
+        .any(|f| f.name == "landlock" && f.available);
+    let _worker = bed.worker_with(config).await;
+    let output = run(&bed, "w", command("mktemp; ls \"$TMPDIR\" | wc -l")).await;
+    let said = text(&output.stdout);
+    assert!(said.starts_with(own.to_str().unwrap()), "{said}");
+    assert!(said.ends_with("\n1\n"), "{said}");
+    if landlocked {
+        let secret = guarded.join("secret");
+        for line in ["cat", "rm", "echo > "] {
+            let line = format!("{line} {}", secret.display());
+            let output = run(&bed, "w", command(&line)).await;
+            assert_ne!(output.outcome, ExecOutcome::Exited(0), "{line}");
+        }
+        assert_eq!(std::fs::read(secret).unwrap(), b"secret");
+    }
 }
 
 /// A command that makes a system call and prints the error that it ends with.

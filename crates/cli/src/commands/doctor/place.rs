@@ -2,10 +2,12 @@
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use quintet_control::Client;
 use quintet_runtime::config;
 use quintet_runtime::home::Home;
+use quintet_sandbox::isolate::temp_beside;
 
 use super::Check;
 use crate::connect;
@@ -50,22 +52,45 @@ pub(super) fn home(home: &Home) -> Check {
     Check::good("home", format!("{shown} can be written")).needed()
 }
 
-/// Whether commands of the built-in worker can write in the home folder: /tmp is theirs.
-pub(crate) fn is_in_reach(home: &Home) -> bool {
-    let root = home.root();
-    let real = root.canonicalize().unwrap_or_else(|_| root.to_owned());
-    real.starts_with("/tmp")
+/// The folder that commands of the built-in worker have for /tmp, where the home folder is in that.
+pub(crate) fn instead_of_temp(home: &Home) -> Option<PathBuf> {
+    let (config, _) = config::load(&settings::inputs(home)).ok()?;
+    if !config.sandbox.isolate {
+        return None;
+    }
+    let own = home.worker_dir("local").join("tmp");
+    let temp = temp_beside(home.root(), &own);
+    (temp == own).then_some(own)
 }
 
+pub(super) fn temp(home: &Home) -> Option<Check> {
+    let own = instead_of_temp(home)?;
+    let root = home.root().display();
+    Some(Check::good(
+        "home in /tmp",
+        format!(
+            "isolated commands can't write in /tmp, because {root} is in it; their TMPDIR is {}",
+            own.display()
+        ),
+    ))
+}
+
+/// What `sandbox.write` opens to commands that is the daemon's own.
 pub(super) fn reach(home: &Home) -> Option<Check> {
-    is_in_reach(home).then(|| {
-        let shown = home.root().display();
-        Check::bad(
-            "home in /tmp",
-            format!("commands of the built-in worker can write in /tmp, and so in {shown}"),
-            "choose another with --home",
-        )
-    })
+    let (config, _) = config::load(&settings::inputs(home)).ok()?;
+    let real = |path: &std::path::Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let root = real(home.root());
+    let mut folders = config.sandbox.write.iter();
+    let folder = folders.find(|folder| root.starts_with(real(folder)))?;
+    Some(Check::bad(
+        "home in sandbox.write",
+        format!(
+            "commands of the built-in worker can write in {}, and so in the home folder {}",
+            folder.display(),
+            home.root().display()
+        ),
+        "quintet config set sandbox.write '[]', or a folder that does not hold it",
+    ))
 }
 
 fn tempfile_in(folder: &std::path::Path) -> io::Result<()> {

@@ -92,6 +92,45 @@ async fn a_command_in_the_sandbox_reads_neither_keys_nor_other_processes() {
     assert_ne!(killed.code, Some(0), "{killed:?}");
 }
 
+#[tokio::test]
+async fn a_home_folder_in_tmp_is_out_of_the_reach_of_commands() {
+    let machine = Machine::with_test_agent();
+    let _daemon = machine.up().await;
+    if !is_confined(&machine).await {
+        eprintln!("this kernel has no Landlock or no seccomp filters: this story is skipped");
+        return;
+    }
+    let home = machine.home();
+    assert!(home.starts_with("/tmp"), "{}", home.display());
+    let at = home.display();
+    let exec = |line: String| machine.begins(&["exec", "local", "--", &line]);
+    exec("true".to_owned()).ends().await.succeeds();
+    for line in [
+        format!("cat {at}/config.toml"),
+        format!("echo evil >> {at}/config.toml"),
+        format!("touch {at}/evil"),
+        format!("rm {at}/quintet.db"),
+        format!("mv {at} {at}-gone"),
+        "echo out > /tmp/quintet-out-$$".to_owned(),
+    ] {
+        let refused = exec(line.clone()).ends().await;
+        assert_ne!(refused.code, Some(0), "{line}: {refused:?}");
+        assert!(refused.stderr.contains("denied"), "{line}: {refused:?}");
+    }
+    let line = r#"f=$(mktemp) && echo kept > "$f" && cat "$f" && echo "$TMPDIR""#.to_owned();
+    let said = exec(line).ends().await.succeeds();
+    assert_eq!(said, format!("kept\n{at}/workers/local/tmp\n"));
+
+    let doctor = machine.runs(&["doctor", "--json"]).await;
+    assert!(doctor.stdout.contains("workers/local/tmp"), "{doctor:?}");
+    machine.configure("[sandbox]\nwrite = [\"/tmp\"]\n");
+    let doctor = machine.runs(&["doctor", "--json"]).await;
+    assert!(
+        doctor.stdout.contains("home in sandbox.write"),
+        "{doctor:?}"
+    );
+}
+
 fn sockets_beneath(folder: &std::path::Path) -> Vec<String> {
     use std::os::unix::fs::FileTypeExt;
     let mut found = Vec::new();
