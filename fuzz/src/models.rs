@@ -87,7 +87,10 @@ fn any_cuts_give_the_same_events(bytes: &[u8], cut: usize) -> Vec<Event> {
 
 fn streams_are_translated_both_ways(events: &[Event]) {
     let (mut to_messages, mut to_chat) = (ChatToMessages::new(), MessagesToChat::new(0, true));
-    let mut meters = [Meter::new(Format::Messages), Meter::new(Format::Chat)];
+    let mut meters = [
+        Meter::new(Format::Messages, b""),
+        Meter::new(Format::Chat, b""),
+    ];
     let mut written = Vec::new();
     for event in events {
         for meter in &mut meters {

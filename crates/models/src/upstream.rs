@@ -101,7 +101,7 @@ impl Upstream {
             .client(&route.provider)?
             .post(route.provider.endpoint())
             .headers(headers(route, call)?)
-            .body(body)
+            .body(body.clone())
             .send();
         let response = tokio::time::timeout(patience, sending)
             .await
@@ -131,7 +131,7 @@ impl Upstream {
             idle: self.deadlines.idle,
             ended: false,
         };
-        let mut meter = Meter::new(to);
+        let mut meter = Meter::new(to, &body);
         let mut first = Vec::new();
         // An error may still be the first word: until then the call can be made again.
         loop {

@@ -616,6 +616,22 @@ async fn a_stream_that_breaks_ends_with_an_error_and_is_booked() {
 }
 
 #[tokio::test]
+async fn a_chat_that_is_cut_before_its_count_is_booked() {
+    let begun: Bytes =
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"half of it\"}}]}\n\n".into();
+    let cut = Reply::Raw(vec![Step::Bytes(begun), Step::Cut]);
+    let server = TestServer::start(vec![cut]).await;
+    let bed = Bed::new(vec![provider("p", ProviderKind::OpenAi, &server)]).await;
+    let question = "why? ".repeat(400);
+    let mut asked = ask(true);
+    asked["messages"] = json!([{"role": "user", "content": question}]);
+    bed.chat(&asked).await.text().await.unwrap();
+    let usage = bed.records()[0].usage;
+    assert!((500..600).contains(&usage.input), "{usage:?}");
+    assert_eq!(usage.output, 3);
+}
+
+#[tokio::test]
 async fn garbage_is_no_answer() {
     for reply in [
         Reply::Raw(vec![Step::Bytes("\u{0}garbage\n\n\n".into())]),

@@ -34,6 +34,8 @@ pub enum Seen {
 pub struct Meter {
     format: Format,
     usage: Usage,
+    /// What was asked, estimated.
+    asked: u64,
     text_bytes: u64,
     /// The provider said how many output tokens there were in all.
     counted: bool,
@@ -41,22 +43,27 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// For a stream of that format.
-    pub fn new(format: Format) -> Self {
+    /// For a stream of that format, in answer to this request.
+    pub fn new(format: Format, request: &[u8]) -> Self {
         Self {
             format,
             usage: Usage::default(),
+            asked: estimated(request),
             text_bytes: 0,
             counted: false,
             finished: false,
         }
     }
 
-    /// What was used so far. Output that nobody has counted yet is estimated from its length.
+    /// What was used so far. What nobody has counted yet is estimated from its length: a caller that
+    /// hangs up before the count, which Chat Completions have at the end, has used it all the same.
     pub fn usage(&self) -> Usage {
         let mut usage = self.usage;
         if !self.counted {
             usage.output = usage.output.max(self.text_bytes.div_ceil(BYTES_PER_TOKEN));
+            if usage.total_input() == 0 {
+                usage.input = self.asked;
+            }
         }
         usage
     }
@@ -154,6 +161,20 @@ impl Meter {
     }
 }
 
+/// The tokens of a request. Data of pictures and the like is no text: it counts as one picture.
+fn estimated(request: &[u8]) -> u64 {
+    const PICTURE: u64 = 1600;
+    const LONGEST_WORD: usize = 4096;
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=_-".contains(byte);
+    let runs = request.chunk_by(|a, b| is_word(a) == is_word(b));
+    runs.map(|run| match run.first().is_some_and(is_word) {
+        true if run.len() > LONGEST_WORD => PICTURE.saturating_mul(BYTES_PER_TOKEN),
+        _ => run.len() as u64,
+    })
+    .fold(0, u64::saturating_add)
+    .div_ceil(BYTES_PER_TOKEN)
+}
+
 fn error(error: Option<&Value>) -> Seen {
     let text = |key: &str| error.and_then(|error| error.get(key)?.as_str());
     let number = error.and_then(|error| error.get("code")?.as_u64());
@@ -216,7 +237,7 @@ mod tests {
 
     fn metered(format: Format, parts: &[&[u8]]) -> (Usage, Vec<Seen>) {
         let mut splitter = Splitter::new(4096);
-        let mut meter = Meter::new(format);
+        let mut meter = Meter::new(format, b"");
         let mut seen = Vec::new();
         for part in parts {
             splitter.push(part);
@@ -280,7 +301,7 @@ mod tests {
         let overloaded =
             r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
         assert_eq!(
-            Meter::new(Format::Messages).observe(&event(overloaded)),
+            Meter::new(Format::Messages, b"").observe(&event(overloaded)),
             Seen::Error {
                 code: 529,
                 message: "Overloaded".to_owned()
@@ -288,12 +309,22 @@ mod tests {
         );
         let limited = r#"{"error":{"code":429,"message":"slow down"}}"#;
         assert_eq!(
-            Meter::new(Format::Chat).observe(&event(limited)),
+            Meter::new(Format::Chat, b"").observe(&event(limited)),
             Seen::Error {
                 code: 429,
                 message: "slow down".to_owned()
             }
         );
+    }
+
+    #[test]
+    fn a_request_is_estimated_without_its_pictures() {
+        assert_eq!(estimated(b""), 0);
+        assert_eq!(estimated("{\"text\": \"four words of it\"}".as_bytes()), 7);
+        let picture = format!("{{\"data\": \"{}\"}}", "iVBORw0K/+".repeat(100_000));
+        assert_eq!(estimated(picture.as_bytes()), 1603);
+        let meter = Meter::new(Format::Chat, b"{\"messages\": []}");
+        assert_eq!(meter.usage().input, 4);
     }
 
     proptest! {
@@ -302,7 +333,7 @@ mod tests {
         fn garbage_is_quiet(data in ".{0,200}") {
             let event = Event { raw: Default::default(), name: String::new(), data };
             for format in [Format::Messages, Format::Chat] {
-                let mut meter = Meter::new(format);
+                let mut meter = Meter::new(format, b"");
                 meter.observe(&event);
                 prop_assert_eq!(meter.usage().input, 0);
             }
