@@ -140,7 +140,7 @@ impl Fault {
                     400 if words.contains("credit") || words.contains("billing") => format!(
                         "{provider} says that the account can't pay for this: {words}. Add credit there, or set another model for the agent"
                     ),
-                    400 if words.contains("too long") || words.contains("context length") => {
+                    400 if is_too_long(&words) => {
                         format!(
                             "the conversation is too long for {model}: {words}. `quintet compact` makes it shorter"
                         )
@@ -266,6 +266,17 @@ pub fn without_secret<'t>(text: &'t str, secret: Option<&str>) -> Cow<'t, str> {
     }
 }
 
+/// Whether these words of a provider say that the conversation does not fit into its model.
+fn is_too_long(words: &str) -> bool {
+    let said = [
+        "too long",
+        "context length",
+        "context window",
+        "context size",
+    ];
+    said.iter().any(|part| words.contains(part))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,6 +317,21 @@ mod tests {
                 "Add credit",
             ),
             (status(400, "prompt is too long: 9 > 8"), 400, "compact"),
+            (
+                status(400, "This model's maximum context length is 8 tokens"),
+                400,
+                "compact",
+            ),
+            (
+                status(400, "Your input exceeds the context window of this model"),
+                400,
+                "compact",
+            ),
+            (
+                status(400, "the request exceeds the available context size"),
+                400,
+                "compact",
+            ),
         ] {
             assert_eq!(refusal.status, code);
             assert!(refusal.message.contains(part), "{}", refusal.message);
