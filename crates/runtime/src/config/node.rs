@@ -73,15 +73,19 @@ impl Node {
 
     /// Reads a TOML file; the first syntax error is all that a parser can say.
     pub(super) fn from_toml(text: &str, source: &ConfigSource) -> Result<Self, Problem> {
-        let document = Document::parse(text).map_err(|error| Problem {
-            origin: Origin {
-                source: source.clone(),
-                line: error.span().map(|span| line_at(text, span.start)),
-            },
-            key: KeyPath::root(),
-            kind: ProblemKind::Syntax {
-                reason: error.message().replace('\n', ", "),
-            },
+        let document = Document::parse(text).map_err(|error| {
+            let line = error.span().map(|span| line_at(text, span.start));
+            let twice = line.and_then(|line| same_table(text, line));
+            Problem {
+                origin: Origin {
+                    source: source.clone(),
+                    line,
+                },
+                key: KeyPath::root(),
+                kind: ProblemKind::Syntax {
+                    reason: twice.unwrap_or_else(|| error.message().replace('\n', ", ")),
+                },
+            }
         })?;
         Ok(TomlReader { text, source }.item(document.as_item(), None))
     }
@@ -212,6 +216,16 @@ pub(super) fn file_source(path: &Path) -> ConfigSource {
     ConfigSource::File {
         path: Arc::new(path.to_path_buf()),
     }
+}
+
+/// Says where the table that this line begins was begun before: the file that the first run writes
+/// has many of them.
+fn same_table(text: &str, line: usize) -> Option<String> {
+    let header = text.lines().nth(line.checked_sub(1)?)?.trim();
+    let is_header = header.starts_with('[') && header.ends_with(']') && !header.contains('=');
+    let first = text.lines().position(|it| it.trim() == header)? + 1;
+    (is_header && !header.starts_with("[[") && first < line)
+        .then(|| format!("{header} is in line {first} already; add its keys there"))
 }
 
 /// The line of a byte offset, counted from 1.

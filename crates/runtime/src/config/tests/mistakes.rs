@@ -54,6 +54,10 @@ fn each_kind_of_mistake_says_what_is_wrong() {
             &["config.toml:1: listen: unknown key, did you mean http.listen?"],
         ),
         (
+            "[agents.coder]\n# model = \"\"\n[http]\n[agents.coder]\nmodel = \"m\"",
+            &["config.toml:4: [agents.coder] is in line 1 already; add its keys there"],
+        ),
+        (
             "[htpp]\nlisten = \"127.0.0.1:1\"",
             &["config.toml:1: htpp: unknown key, did you mean http?"],
         ),
