@@ -38,6 +38,36 @@ async fn it_comes_up_on_a_free_port_and_says_where() {
 }
 
 #[tokio::test]
+async fn the_first_run_says_what_runs_who_answers_and_how_to_go_on() {
+    let machine = Machine::fresh();
+    let mut up = Running::start(machine.quintet(&["up", "--listen", "127.0.0.1:0"]));
+    let ready = up.prints("is ready at http://127.0.0.1:").await;
+    let url = ready.rsplit(' ').next().unwrap();
+    // In this order, each in a line of its own.
+    for part in [
+        machine.home().to_str().unwrap(),
+        "worker  local",
+        "shell is ready: it runs what you type and needs no key",
+        "for coder, set a key",
+        "quintet config set providers.anthropic.api_key KEY",
+        "quintet send shell",
+        "quintet chat",
+        "Ctrl-C",
+    ] {
+        up.prints(part).await;
+    }
+    let code = up
+        .prints("Code:")
+        .await
+        .replace(|c: char| !c.is_ascii_digit(), "");
+    let link = up.prints("Link:").await;
+    assert!(link.ends_with(&format!("{url}/#pair={code}")), "{link}");
+    up.prints("▄▄▄▄▄").await;
+    let answer = machine.runs(&["send", "shell", "echo hello"]).await;
+    assert_eq!(answer.succeeds(), "hello\n", "as it says to try");
+}
+
+#[tokio::test]
 async fn a_second_daemon_names_the_pid_of_the_first() {
     let machine = Machine::fresh();
     let daemon = machine.up().await;
