@@ -37,7 +37,6 @@ pub(crate) struct CpArgs {
 
     /// Taken for those who are used to it: folders are copied anyway
     #[arg(short, long, hide = true)]
-    #[expect(dead_code, reason = "folders are copied with and without it")]
     recursive: bool,
 }
 
