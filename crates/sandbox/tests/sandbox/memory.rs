@@ -76,7 +76,7 @@ async fn ten_gibibytes_go_through_sixty_four_mebibytes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_larger_goes_through_sixty_four_mebibytes_of_the_first_version_too() {
-    through_sixty_four_mebibytes(Protocol::V1, GIB / 4).await;
+    through_sixty_four_mebibytes(Protocol::V1, GIB / 8).await;
 }
 
 async fn through_sixty_four_mebibytes(protocol: Protocol, down: u64) {
