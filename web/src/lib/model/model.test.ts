@@ -29,7 +29,7 @@ import {
   titleOf,
   type Session,
 } from "./sessions";
-import { readableAnswer, summary } from "./tools";
+import { exact, readableAnswer, summary } from "./tools";
 import { Transcript } from "./transcript";
 import { amount, fillDays } from "./usage";
 
@@ -127,6 +127,19 @@ describe("prompts", () => {
     expect(shownAt(open, chosen, 1)).toBe(0);
     expect(shownAt(open.slice(0, 2), chosen, 2)).toBe(1);
     expect(shownAt([], chosen, 2)).toBe(0);
+  });
+});
+
+describe("what is to be approved", () => {
+  it("hides nothing", () => {
+    for (const [given, want] of [
+      ["echo grün \u65e5\n\tls", "echo grün \u65e5\n\tls"],
+      ["\u202e. r- mr", "\\u{202e}. r- mr"],
+      ["r\u200bm \u2066x\u2069 \ufeff", "r\\u{200b}m \\u{2066}x\\u{2069} \\u{feff}"],
+      ["echo \u001b[2K\r\u{e0041}", "echo \\u{1b}[2K\\u{d}\\u{e0041}"],
+    ] as const) {
+      expect(exact(given)).toBe(want);
+    }
   });
 });
 

@@ -32,6 +32,16 @@ export function oneLine(text: string): string {
   return line.length > 160 ? `${line.slice(0, 159)}…` : line;
 }
 
+/**
+ * A text with nothing in it hidden, for what a person is to judge: characters that a browser would
+ * not draw, or that move what is around them, are written as escapes. Line ends and tabs stay.
+ */
+export function exact(text: string): string {
+  return text.replaceAll(/[\p{Cc}\p{Cf}\u2028\u2029\u115f\u1160\u3164\uffa0]/gu, (char) =>
+    char === "\n" || char === "\t" ? char : `\\u{${char.codePointAt(0)?.toString(16)}}`,
+  );
+}
+
 /** Answers come as JSON lists, one for each question; this is how they read. */
 export function readableAnswer(answer: string): string {
   try {
