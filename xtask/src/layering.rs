@@ -11,6 +11,7 @@
 //! | `crate-docs` | every crate's root file says what the crate is |
 //! | `used-dependencies` | what a manifest declares is named in the crate's sources |
 //! | `explained-dependencies` | docs/dependencies.md has a sentence for each shared dependency, and for no other |
+//! | `same-profile` | fuzz/ and bench/ are compiled as the main workspace is, so that they share what is compiled |
 //!
 //! The check works on tokens: it sees through comments, strings, imports and `#[cfg(test)]`, and
 //! needs no build of what it checks.
@@ -23,6 +24,7 @@ mod explained;
 mod files;
 mod manifests;
 mod paths;
+mod profiles;
 mod sources;
 mod tokens;
 
@@ -74,6 +76,7 @@ pub(crate) fn check(root: &Path) -> io::Result<Report> {
     broken.extend(sources::check(&workspace, &sources));
     broken.extend(files::check(&workspace, &sources));
     broken.extend(explained::check(root, &workspace, &sources)?);
+    broken.extend(profiles::check(root)?);
     broken.sort();
     broken.dedup();
     Ok(Report {

@@ -377,6 +377,19 @@ fn every_foreign_crate_has_its_sentence_and_no_other_has_one() {
 }
 
 #[test]
+fn workspaces_beside_the_main_one_are_compiled_as_it_is() {
+    let profile = "[profile.dev]\ndebug = 1\n[profile.dev.package]\nbytes = { opt-level = 3 }\n";
+    let bench =
+        |profile: &str| format!("[package]\nname = \"quintet-bench\"\n[workspace]\n{profile}");
+    let tree = Tree::with("Cargo.toml", &format!("{ROOT}{profile}"));
+    tree.write("bench/src/main.rs", "//! What it is.\n");
+    tree.write("bench/Cargo.toml", &bench(profile));
+    tree.reports(&[]);
+    tree.write("bench/Cargo.toml", &bench("[profile.dev]\ndebug = 1\n"));
+    tree.reports(&["bench/Cargo.toml:1: same-profile"]);
+}
+
+#[test]
 fn a_tree_that_cannot_be_read_is_no_success() {
     let empty = TempDir::new().unwrap();
     let Outcome { success, output } = run(empty.path());
