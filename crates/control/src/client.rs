@@ -438,12 +438,14 @@ where
 {
     type Item = Outcome<R>;
 
-    #[inline]
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outcome<R>>> {
         let mut messages = self.project().messages;
         loop {
             return Poll::Ready(match ready!(messages.as_mut().poll_next(cx)) {
-                Some(Ok(message)) if is_done(&message) => continue,
+                Some(Ok(ServerMessage {
+                    msg: Some(Msg::Extension(extension)),
+                })) if matches!(extension.reply, Some(Reply::Done(_))) => continue,
                 Some(Ok(message)) => Some(unwrap(message)),
                 Some(Err(error)) => Some(Err(error)),
                 None => None,
@@ -452,21 +454,13 @@ where
     }
 }
 
-#[inline]
-fn is_done(message: &ServerMessage) -> bool {
-    match &message.msg {
-        Some(Msg::Extension(extension)) => matches!(extension.reply, Some(Reply::Done(_))),
-        _ => false,
-    }
-}
-
-#[inline]
+#[inline(always)]
 fn unwrap<R>(message: ServerMessage) -> Outcome<R>
 where
     R: TryFrom<ServerMessage, Error = UnexpectedMessage>,
 {
     match message.msg {
         Some(Msg::Error(refusal)) => Err(ServerError::from(refusal).into()),
-        _ => Ok(R::try_from(message)?),
+        msg => Ok(R::try_from(ServerMessage { msg })?),
     }
 }

@@ -18,7 +18,7 @@ use crate::proto::wire::{
     ClientExtension, ClientHello, ClientMessage, ServerMessage, client_extension::Request,
     client_message::Msg,
 };
-use crate::proto::{FRAME_FORMAT, ServerError, decode_request, encode_reply};
+use crate::proto::{FRAME_FORMAT, ServerError, append_reply, decode_request, encode_reply};
 use crate::server::Server;
 
 /// Replies are gathered up to this size before they are written even if more is ready.
@@ -242,7 +242,7 @@ fn gather(
     while out.len() < WRITE_BATCH {
         match replies.as_mut().poll_next(cx) {
             Poll::Ready(Some(message)) => {
-                if let Err(error) = encode_reply(&message, out) {
+                if let Err(error) = append_reply(message, out) {
                     encode_reply(&too_large_reply(&error), out)
                         .expect("a message of one line fits in a frame");
                     return Gathered::Whole;

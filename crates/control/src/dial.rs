@@ -14,7 +14,7 @@ use tokio_util::io::poll_read_buf;
 
 use crate::client::{Client, ClientError, Outcome};
 use crate::proto::wire::{ClientHello, ClientMessage, ServerHello, ServerMessage};
-use crate::proto::{FRAME_FORMAT, ReplyShape, decode_reply, encode_request};
+use crate::proto::{FRAME_FORMAT, Piece, ReplyShape, decode_reply, encode_request};
 
 /// A client on the daemon's Unix socket.
 pub type UnixClient = ClientConnection<UnixStream>;
@@ -71,7 +71,19 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> ClientConnection<IO> {
         Ok(())
     }
 
-    #[inline]
+    /// The next message where it is a piece of text that has arrived whole.
+    #[inline(always)]
+    fn next_piece(&mut self) -> Option<Piece> {
+        if !self.out.is_empty() {
+            return None;
+        }
+        let payload = self.decoder.whole_frame()?;
+        let len = payload.len();
+        let piece = Piece::read(payload)?;
+        self.decoder.skip_frame(len);
+        Some(piece)
+    }
+
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Outcome<ServerMessage>> {
         while !self.out.is_empty() {
             let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.out))?;
@@ -125,15 +137,21 @@ struct Replies<'c, IO> {
 impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Stream for Replies<'_, IO> {
     type Item = Outcome<ServerMessage>;
 
-    #[inline]
+    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         if this.finished {
             return Poll::Ready(None);
         }
-        if let Some(error) = this.refused.take() {
+        if this.refused.is_some() {
             this.finished = true;
-            return Poll::Ready(Some(Err(error)));
+            return Poll::Ready(this.refused.take().map(Err));
+        }
+        // Never the last, but of a reply that is one message.
+        if this.shape != ReplyShape::One
+            && let Some(piece) = this.connection.next_piece()
+        {
+            return Poll::Ready(Some(Ok(piece.into())));
         }
         let message = ready!(this.connection.poll_message(cx));
         match &message {

@@ -60,7 +60,10 @@ macro_rules! envelope {
                     use $oneof as Msg;
                     match envelope.msg {
                         Some(Msg::$variant(message)) => Ok(envelope!(@take message $($boxed)?)),
-                        _ => Err(UnexpectedMessage { expected: $name, got: envelope.kind() }),
+                        msg => {
+                            let got = $envelope { msg }.kind();
+                            Err(UnexpectedMessage { expected: $name, got })
+                        }
                     }
                 }
             }

@@ -20,8 +20,10 @@ pub mod wire {
 
 pub use convert::UnexpectedMessage;
 pub use error::{ErrorCode, ServerError};
+pub(crate) use frame::append_reply;
 pub use frame::{FRAME_FORMAT, decode_reply, decode_request, encode_reply, encode_request};
 pub use shape::ReplyShape;
+pub(crate) use text::Piece;
 
 /// What `hello` says of this version of the extensions.
 pub const PROTOCOL_VERSION: u32 = 1;

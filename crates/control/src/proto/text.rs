@@ -6,7 +6,7 @@
 //! the generated code, also to say what is wrong with it.
 
 use bytes::{BufMut, BytesMut};
-use prost::encoding::encoded_len_varint;
+use prost::encoding::{encode_varint, encoded_len_varint};
 use quintet_framing::{FrameError, HEADER_LEN};
 
 use super::frame::FRAME_FORMAT;
@@ -21,16 +21,120 @@ const THINKING: u8 = 0x1a;
 const CONTENT: u8 = 0x0a;
 const SEQ: [u8; 2] = [0xc0, 0x3e];
 
-/// What comes before the text, at most: a header, three tags, three lengths.
-const HEAD: usize = HEADER_LEN + 3 * (1 + MAX_VARINT);
-
-/// What comes behind it, at most: the journal number.
-const TAIL: usize = SEQ.len() + MAX_VARINT;
-
-const MAX_VARINT: usize = 10;
-
-/// Up to this length of the text, the frame is put together on the stack and copied once.
+/// Up to this length of the text, every length in the frame is one byte.
 const SHORT: usize = 96;
+
+/// Below this, the number takes six bytes at the most, and fits in a word with its tag.
+const SHORT_SEQ: u64 = 1 << (6 * 7);
+
+/// What the frame is made of.
+///
+/// Kept apart until the message is needed: these few words stay in registers, where a whole message
+/// that is moved right after it was written waits for its own stores.
+pub(crate) struct Piece {
+    kind: Kind,
+    content: String,
+    seq: Option<u64>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Chunk,
+    Thinking,
+}
+
+impl Kind {
+    #[inline(always)]
+    fn tag(self) -> u8 {
+        match self {
+            Self::Chunk => CHUNK,
+            Self::Thinking => THINKING,
+        }
+    }
+}
+
+impl From<Piece> for ServerMessage {
+    #[inline(always)]
+    fn from(piece: Piece) -> Self {
+        let content = piece.content;
+        let event = match piece.kind {
+            Kind::Chunk => Event::Chunk(StreamChunk { content }),
+            Kind::Thinking => Event::Thinking(StreamThinking { content }),
+        };
+        Self {
+            msg: Some(Msg::Stream(StreamEvent {
+                event: Some(event),
+                seq: piece.seq,
+                raw: String::new(),
+            })),
+        }
+    }
+}
+
+impl Piece {
+    /// The piece of text that `message` is, or the message if it is anything else.
+    #[inline(always)]
+    pub(super) fn of(message: ServerMessage) -> Result<Self, ServerMessage> {
+        match message.msg {
+            Some(Msg::Stream(StreamEvent {
+                event: Some(Event::Chunk(StreamChunk { content })),
+                seq,
+                raw,
+            })) if raw.is_empty() && !content.is_empty() => Ok(Self {
+                kind: Kind::Chunk,
+                content,
+                seq,
+            }),
+            Some(Msg::Stream(StreamEvent {
+                event: Some(Event::Thinking(StreamThinking { content })),
+                seq,
+                raw,
+            })) if raw.is_empty() && !content.is_empty() => Ok(Self {
+                kind: Kind::Thinking,
+                content,
+                seq,
+            }),
+            msg => Err(ServerMessage { msg }),
+        }
+    }
+
+    /// Appends it as one frame.
+    #[inline(always)]
+    pub(super) fn encode(&self, out: &mut BytesMut) -> Result<(), FrameError> {
+        put(self.kind, self.content.as_bytes(), self.seq, out)
+    }
+
+    /// The piece of text in `payload`, or `None` if it is anything else.
+    #[inline(always)]
+    pub(crate) fn read(payload: &[u8]) -> Option<Self> {
+        let mut rest = payload;
+        if take_field(STREAM, &mut rest).is_none_or(|len| len != rest.len()) {
+            return None;
+        }
+        let kind = match *rest.first()? {
+            CHUNK => Kind::Chunk,
+            THINKING => Kind::Thinking,
+            _ => return None,
+        };
+        let content_len = take_field(kind.tag(), &mut rest)?;
+        let (mut content, mut rest) = rest.split_at_checked(content_len)?;
+        if take_field(CONTENT, &mut content).is_none_or(|len| len != content.len()) {
+            return None;
+        }
+        let seq = match rest {
+            [] => None,
+            _ => {
+                rest = rest.strip_prefix(&SEQ)?;
+                Some(take_varint(&mut rest)?)
+            }
+        };
+        if !rest.is_empty() {
+            return None;
+        }
+        let content = std::str::from_utf8(content).ok()?.to_owned();
+        Some(Self { kind, content, seq })
+    }
+}
 
 /// Appends `message` as one frame if it is a piece of text; `None` if it is anything else.
 #[inline]
@@ -42,123 +146,89 @@ pub(super) fn encode(
         return None;
     };
     let (kind, text) = match event {
-        Some(Event::Chunk(chunk)) => (CHUNK, chunk.content.as_bytes()),
-        Some(Event::Thinking(thinking)) => (THINKING, thinking.content.as_bytes()),
+        Some(Event::Chunk(chunk)) => (Kind::Chunk, chunk.content.as_bytes()),
+        Some(Event::Thinking(thinking)) => (Kind::Thinking, thinking.content.as_bytes()),
         _ => return None,
     };
     if !raw.is_empty() || text.is_empty() {
         return None;
     }
+    Some(put(kind, text, *seq, out))
+}
+
+#[inline(always)]
+fn put(kind: Kind, text: &[u8], seq: Option<u64>, out: &mut BytesMut) -> Result<(), FrameError> {
+    if text.len() > SHORT || seq.is_some_and(|seq| seq >= SHORT_SEQ) {
+        return put_any(kind, text, seq, out);
+    }
+    let (tail, tail_len) = seq.map_or((0, 0), short_tail);
+    let content_len = 2 + text.len();
+    let event_len = 2 + content_len + tail_len;
+    let payload_len = 2 + event_len;
+    let header = u32::from_le_bytes(FRAME_FORMAT.header(payload_len)?);
+    let head = u64::from(header)
+        | u64::from(STREAM) << 32
+        | (event_len as u64) << 40
+        | u64::from(kind.tag()) << 48
+        | (content_len as u64) << 56;
+    // With a whole word behind the text, of which what the number does not take is cut off.
+    out.reserve(HEADER_LEN + payload_len + size_of_val(&tail));
+    out.put_u64_le(head);
+    out.put_u16_le(u16::from(CONTENT) | (text.len() as u16) << 8);
+    out.put_slice(text);
+    let end = out.len() + tail_len;
+    out.put_u64_le(tail);
+    out.truncate(end);
+    Ok(())
+}
+
+/// The number with its tag, first byte lowest, and how many bytes that are.
+#[inline(always)]
+fn short_tail(mut seq: u64) -> (u64, usize) {
+    let mut tail = u64::from(u16::from_le_bytes(SEQ));
+    let mut len = SEQ.len();
+    while seq >= 0x80 {
+        tail |= ((seq & 0x7f) | 0x80) << (8 * len);
+        len += 1;
+        seq >>= 7;
+    }
+    (tail | (seq << (8 * len)), len + 1)
+}
+
+/// The same for a text and a number of any length.
+fn put_any(
+    kind: Kind,
+    text: &[u8],
+    seq: Option<u64>,
+    out: &mut BytesMut,
+) -> Result<(), FrameError> {
     let content_len = field_len(text.len());
     let seq_len = seq.map_or(0, |seq| SEQ.len() + encoded_len_varint(seq));
     let event_len = field_len(content_len) + seq_len;
     let payload_len = field_len(event_len);
-    let header = match FRAME_FORMAT.header(payload_len) {
-        Ok(header) => header,
-        Err(error) => return Some(Err(error)),
-    };
-
-    let mut frame = Piece::default();
-    frame.put(&header);
-    frame.put_field(STREAM, event_len);
-    frame.put_field(kind, content_len);
-    frame.put_field(CONTENT, text.len());
+    let header = FRAME_FORMAT.header(payload_len)?;
     out.reserve(HEADER_LEN + payload_len);
-    if text.len() <= SHORT {
-        frame.put(text);
-    } else {
-        out.put_slice(frame.written());
-        out.put_slice(text);
-        frame = Piece::default();
+    out.put_slice(&header);
+    for (tag, len) in [
+        (STREAM, event_len),
+        (kind.tag(), content_len),
+        (CONTENT, text.len()),
+    ] {
+        out.put_u8(tag);
+        encode_varint(len as u64, out);
     }
-    if let Some(seq) = *seq {
-        frame.put(&SEQ);
-        frame.put_varint(seq);
+    out.put_slice(text);
+    if let Some(seq) = seq {
+        out.put_slice(&SEQ);
+        encode_varint(seq, out);
     }
-    out.put_slice(frame.written());
-    Some(Ok(()))
-}
-
-/// A part of a frame while it is put together.
-struct Piece {
-    bytes: [u8; HEAD + SHORT + TAIL],
-    len: usize,
-}
-
-impl Default for Piece {
-    #[inline]
-    fn default() -> Self {
-        Self {
-            bytes: [0; HEAD + SHORT + TAIL],
-            len: 0,
-        }
-    }
-}
-
-impl Piece {
-    #[inline]
-    fn put(&mut self, bytes: &[u8]) {
-        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
-    }
-
-    #[inline]
-    fn put_field(&mut self, tag: u8, len: usize) {
-        self.put(&[tag]);
-        self.put_varint(len as u64);
-    }
-
-    #[inline]
-    fn put_varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.put(&[value as u8 | 0x80]);
-            value >>= 7;
-        }
-        self.put(&[value as u8]);
-    }
-
-    #[inline]
-    fn written(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
+    Ok(())
 }
 
 /// The piece of text in `payload`, or `None` if it is anything else.
 #[inline]
 pub(super) fn decode(payload: &[u8]) -> Option<ServerMessage> {
-    let mut rest = payload;
-    if take_field(STREAM, &mut rest).is_none_or(|len| len != rest.len()) {
-        return None;
-    }
-    let kind = *rest.first()?;
-    let content_len = take_field(kind, &mut rest)?;
-    let (mut content, mut rest) = rest.split_at_checked(content_len)?;
-    if take_field(CONTENT, &mut content).is_none_or(|len| len != content.len()) {
-        return None;
-    }
-    let seq = match rest {
-        [] => None,
-        _ => {
-            rest = rest.strip_prefix(&SEQ)?;
-            Some(take_varint(&mut rest)?)
-        }
-    };
-    if !rest.is_empty() {
-        return None;
-    }
-    let content = std::str::from_utf8(content).ok()?.to_owned();
-    let event = match kind {
-        CHUNK => Event::Chunk(StreamChunk { content }),
-        THINKING => Event::Thinking(StreamThinking { content }),
-        _ => return None,
-    };
-    Some(ServerMessage {
-        msg: Some(Msg::Stream(StreamEvent {
-            event: Some(event),
-            seq,
-            raw: String::new(),
-        })),
-    })
+    Piece::read(payload).map(ServerMessage::from)
 }
 
 /// Bytes of a field with a one-byte tag and `len` bytes of content.
@@ -168,7 +238,7 @@ fn field_len(len: usize) -> usize {
 }
 
 /// Takes the tag and the length of a field off `rest`, if it is that field.
-#[inline]
+#[inline(always)]
 fn take_field(tag: u8, rest: &mut &[u8]) -> Option<usize> {
     let (&found, after) = rest.split_first()?;
     if found != tag {
@@ -179,7 +249,7 @@ fn take_field(tag: u8, rest: &mut &[u8]) -> Option<usize> {
 }
 
 /// Takes a number off `rest`, if there is one that fits.
-#[inline]
+#[inline(always)]
 fn take_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..u64::BITS).step_by(7) {
@@ -201,11 +271,29 @@ mod tests {
     use super::*;
 
     fn a_text() -> impl Strategy<Value = String> {
-        const LENGTHS: [usize; 9] = [1, 2, 100, 120, 127, 128, 16_380, 16_384, 20_000];
+        const LENGTHS: [usize; 11] = [
+            1,
+            2,
+            SHORT,
+            SHORT + 1,
+            100,
+            120,
+            127,
+            128,
+            16_380,
+            16_384,
+            20_000,
+        ];
         prop_oneof![
             prop::sample::select(&LENGTHS[..]).prop_map(|len| "x".repeat(len)),
             any::<String>(),
         ]
+    }
+
+    fn a_number() -> impl Strategy<Value = Option<u64>> {
+        let power =
+            (0..64u32, -1..=1i64).prop_map(|(bits, by)| (1u64 << bits).wrapping_add_signed(by));
+        prop::option::of(prop_oneof![any::<u64>(), power])
     }
 
     fn a_message() -> impl Strategy<Value = ServerMessage> {
@@ -214,15 +302,10 @@ mod tests {
             1 => Some(Event::Thinking(StreamThinking { content })),
             _ => Some(Event::Chunk(StreamChunk { content })),
         });
-        (
-            event,
-            any::<Option<u64>>(),
-            prop_oneof![Just(""), Just("{}")],
-        )
-            .prop_map(|(event, seq, raw)| {
-                let raw = raw.to_owned();
-                StreamEvent { event, seq, raw }.into()
-            })
+        (event, a_number(), prop_oneof![Just(""), Just("{}")]).prop_map(|(event, seq, raw)| {
+            let raw = raw.to_owned();
+            StreamEvent { event, seq, raw }.into()
+        })
     }
 
     proptest! {
@@ -234,6 +317,12 @@ mod tests {
                 prop_assert_eq!(&out[HEADER_LEN..], &message.encode_to_vec()[..]);
                 prop_assert_eq!(&out[..HEADER_LEN], &(out.len() as u32 - 4).to_be_bytes());
             }
+            let mut taken = BytesMut::new();
+            match Piece::of(message.clone()) {
+                Ok(piece) => piece.encode(&mut taken).expect("fits"),
+                Err(left) => prop_assert_eq!(&left, &message),
+            }
+            prop_assert_eq!(taken, out);
         }
 
         #[test]

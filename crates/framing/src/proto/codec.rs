@@ -210,9 +210,9 @@ impl Decoder {
         read: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>, FrameError> {
         if let Some(payload) = self.whole_frame() {
-            let len = HEADER_LEN.saturating_add(payload.len());
+            let len = payload.len();
             let value = read(payload);
-            self.buffer.advance(len);
+            self.skip_frame(len);
             return Ok(Some(value));
         }
         let Some(want) = self.next_len()? else {
@@ -227,15 +227,23 @@ impl Decoder {
         }))
     }
 
-    /// The payload of a frame that lies whole in the read buffer, as nearly all of a burst do:
-    /// prefix and payload are then consumed in one step.
+    /// The next payload where its frame lies whole in the read buffer, as nearly all of a burst do:
+    /// prefix and payload are then consumed in one step, by [`skip_frame`](Self::skip_frame).
+    ///
+    /// `None` says nothing: [`read_frame`](Self::read_frame) does.
     #[inline]
-    fn whole_frame(&self) -> Option<&[u8]> {
+    pub fn whole_frame(&self) -> Option<&[u8]> {
         if self.pending.is_some() || self.failed.is_some() || !self.fed.is_empty() {
             return None;
         }
         let (header, rest) = self.buffer.split_first_chunk()?;
         rest.get(..self.format.declared(*header).ok()?)
+    }
+
+    /// Consumes the frame whose payload of `len` bytes [`whole_frame`](Self::whole_frame) returned.
+    #[inline]
+    pub fn skip_frame(&mut self, len: usize) {
+        self.buffer.advance(HEADER_LEN.saturating_add(len));
     }
 
     /// The length of the next payload if it has arrived whole, with its prefix consumed.
