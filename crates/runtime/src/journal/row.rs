@@ -102,9 +102,22 @@ impl Row {
     }
 }
 
-/// Microseconds since 1970 as RFC 3339 in UTC.
+/// Microseconds since 1970 as RFC 3339 in UTC, all of the same length, so that they sort as text.
 pub(crate) fn rfc3339(at: i64) -> String {
     jiff::Timestamp::from_microsecond(at)
-        .map(|time| time.to_string())
+        .map(|time| format!("{time:.6}"))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_sort_as_text() {
+        let times = [0, 1, 500_000, 1_000_000, 1_700_000_000_000_010];
+        let written = times.map(rfc3339);
+        assert!(written.is_sorted(), "{written:?}");
+        assert_eq!(written[4], "2023-11-14T22:13:20.000010Z");
+    }
 }
