@@ -283,6 +283,38 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_waits_shares_one_commit() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let (started, is_started) = std::sync::mpsc::channel();
+        let (release, released) = std::sync::mpsc::channel();
+        let first = db.write_in_order(
+            move |tx| {
+                started.send(()).expect("the test waits");
+                released.recv().expect("the test goes on");
+                tx.append(entry("first"))
+            },
+            &TaskTracker::new(),
+        );
+        is_started.recv().expect("the writer runs it");
+        let mut waiting = Vec::new();
+        for _ in 0..64 {
+            waiting.push(db.start_append(vec![entry("x")]).await.expect("room"));
+        }
+        release.send(()).expect("the writer waits");
+        assert_eq!(first.durable().await.expect("durable"), 1);
+        for (appending, seq) in waiting.into_iter().zip(2..) {
+            assert_eq!(appending.durable().await.expect("durable"), seq);
+        }
+        let (rows, _) = db.tail().after(1).expect("recent");
+        assert_eq!(rows.len(), 64);
+        assert!(
+            rows.iter().all(|row| row.at == rows[0].at),
+            "each transaction has one time: {rows:?}"
+        );
+    }
+
+    #[tokio::test]
     async fn concurrent_writers_get_every_number_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let db = Db::open(&folder.path().join("q.db")).expect("new");

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ToSql};
 use tokio::sync::{mpsc, oneshot};
@@ -15,6 +17,12 @@ const MAX_GROUP: usize = 512;
 /// Rows that one statement inserts where there are that many: it stays at the end of the table and
 /// of its index, which statements of one row look for again each time.
 const ROWS_IN_STATEMENT: usize = 32;
+
+/// How long the thread stays awake for those whom it answered: about what it takes to wake two threads.
+const AWAKE: Duration = Duration::from_micros(60);
+
+/// Who is back within this time comes back soon: with the thread asleep, that takes longer.
+const SOON: Duration = Duration::from_micros(200);
 
 /// Statements kept prepared by the writer.
 const STATEMENT_CACHE: usize = 128;
@@ -127,21 +135,15 @@ impl WriteTx<'_> {
         &mut self,
         job: impl FnOnce(&mut Self) -> Result<T, E>,
     ) -> Result<T, E> {
-        let run = |connection: &Connection, sql: &str| {
-            connection
-                .prepare_cached(sql)
-                .and_then(|mut statement| statement.execute([]))
-                .map_err(StoreError::from)
-        };
-        run(self.connection, "SAVEPOINT job")?;
+        execute(self.connection, "SAVEPOINT job")?;
         let (rows, head) = (self.appended.len(), self.head);
         let outcome = job(self);
         if outcome.is_err() {
-            run(self.connection, "ROLLBACK TO job")?;
+            execute(self.connection, "ROLLBACK TO job")?;
             self.appended.truncate(rows);
             self.head = head;
         }
-        run(self.connection, "RELEASE job")?;
+        execute(self.connection, "RELEASE job")?;
         outcome
     }
 }
@@ -182,11 +184,54 @@ pub(super) fn start(
         .name("quintet-db".into())
         .spawn(move || {
             let mut group = Vec::with_capacity(MAX_GROUP);
-            while queue.blocking_recv_many(&mut group, MAX_GROUP) > 0 {
+            let mut callers = Callers::default();
+            loop {
+                callers.await_return(&queue);
+                if queue.blocking_recv_many(&mut group, MAX_GROUP) == 0 {
+                    return;
+                }
+                callers.are_back(group.len());
                 head = commit(&connection, group.drain(..), &tail, head);
+                callers.answered();
             }
         })
         .expect("the system can start a thread");
+}
+
+/// Those whom the last commit answered, as far as they matter to whether the thread may sleep.
+///
+/// Who writes one row after the other is back sooner than a thread falls asleep and is woken; and of
+/// many who do, one commit should take all, not the first alone. So the thread stays awake for a
+/// moment where the last ones came back that soon, and sleeps at once where events are rare.
+#[derive(Default)]
+struct Callers {
+    count: usize,
+    answered: Option<Instant>,
+    come_back: bool,
+}
+
+impl Callers {
+    fn answered(&mut self) {
+        self.answered = Some(Instant::now());
+    }
+
+    fn are_back(&mut self, count: usize) {
+        self.count = count;
+        self.come_back = self.answered.is_some_and(|at| at.elapsed() < SOON);
+    }
+
+    /// Waits, awake, until as many jobs wait as were answered, at most for [`AWAKE`].
+    fn await_return(&self, queue: &mpsc::Receiver<Job>) {
+        // On one core, they could only come back when this thread sleeps.
+        static HAS_ROOM: LazyLock<bool> =
+            LazyLock::new(|| available_parallelism().is_ok_and(|cores| cores.get() > 1));
+        let Some(answered) = self.answered.filter(|_| self.come_back && *HAS_ROOM) else {
+            return;
+        };
+        while queue.len() < self.count && answered.elapsed() < AWAKE {
+            std::hint::spin_loop();
+        }
+    }
 }
 
 /// Runs a group of jobs in one transaction, publishes their rows, answers their callers.
@@ -203,7 +248,7 @@ fn commit(
         now: jiff::Timestamp::now().as_microsecond(),
     };
     let mut replies: Vec<Reply> = Vec::new();
-    let mut failed = begin(connection).err();
+    let mut failed = execute(connection, "BEGIN IMMEDIATE").err();
     for job in group {
         match job {
             Job::Run(job) => replies.push(job(match &failed {
@@ -226,7 +271,7 @@ fn commit(
         }
     }
     let outcome = match failed {
-        None => connection.execute_batch("COMMIT").map_err(StoreError::from),
+        None => execute(connection, "COMMIT"),
         Some(error) => Err(error),
     };
     let head = match &outcome {
@@ -236,7 +281,7 @@ fn commit(
         }
         Err(error) => {
             tracing::error!(%error, "a transaction failed; nothing of it was kept");
-            let _ = connection.execute_batch("ROLLBACK");
+            let _ = execute(connection, "ROLLBACK");
             head
         }
     };
@@ -246,6 +291,8 @@ fn commit(
     head
 }
 
-fn begin(connection: &Connection) -> Result<(), StoreError> {
-    Ok(connection.execute_batch("BEGIN IMMEDIATE")?)
+/// Runs a statement that every transaction has, and which is therefore kept prepared.
+fn execute(connection: &Connection, sql: &str) -> Result<(), StoreError> {
+    connection.prepare_cached(sql)?.execute([])?;
+    Ok(())
 }
