@@ -173,6 +173,8 @@ pub(crate) struct Model {
     pub(crate) scroll: Scroll,
     pub(crate) extent: Extent,
     pub(crate) notice: Option<Notice>,
+    /// A message was not sent because the daemon is away.
+    kept_back: bool,
     pub(crate) picker: Option<Picker>,
     pub(crate) help: bool,
     /// A first message is on its way and its session is not known yet.
@@ -204,6 +206,7 @@ impl Model {
             scroll: Scroll::Follow,
             extent: Extent::default(),
             notice: None,
+            kept_back: false,
             picker: None,
             help: false,
             starting: None,
@@ -230,6 +233,12 @@ impl Model {
             }
             Input::Connection(connection) => {
                 self.connection = connection;
+                if connection == Connection::Online
+                    && std::mem::take(&mut self.kept_back)
+                    && !self.composer.is_empty()
+                {
+                    self.tell("the daemon is back; Enter sends the message", Tone::Plain);
+                }
                 Vec::new()
             }
             Input::Started { session } => self.started(session),
@@ -605,6 +614,7 @@ impl Model {
 
     fn say(&mut self) -> Vec<Effect> {
         if self.connection != Connection::Online {
+            self.kept_back = true;
             self.tell(
                 "the daemon is away; the message stays here until it is back",
                 Tone::Bad,

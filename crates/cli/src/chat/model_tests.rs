@@ -178,6 +178,12 @@ fn nothing_typed_is_lost_while_the_daemon_is_away() {
     assert_eq!(talk.says("important"), []);
     assert_eq!(talk.model.composer.text(), "important");
     talk.input(Input::Connection(Connection::Online));
+    let notice = talk
+        .model
+        .notice
+        .as_ref()
+        .map(|notice| notice.text.as_str());
+    assert_eq!(notice, Some("the daemon is back; Enter sends the message"));
     assert_eq!(
         talk.key(KeyCode::Enter),
         [Effect::Send {

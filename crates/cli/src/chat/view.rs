@@ -318,23 +318,22 @@ fn suggestions(model: &Model) -> Vec<Line<'static>> {
 }
 
 fn draw_status(model: &Model, frame: &mut Frame<'_>, area: Rect) {
-    let mut left = vec![Span::styled(format!(" {}", model.agent), theme::YOU)];
-    left.push(match model.session {
-        Some(session) => Span::raw(format!(" · session {session}")),
-        None => Span::raw(" · new session"),
-    });
+    let mut left = wrap::plain(&format!(" {}", model.agent), theme::YOU);
+    match model.session {
+        Some(session) => wrap::push(&mut left, &format!(" · session {session}"), theme::PLAIN),
+        None => wrap::push(&mut left, " · new session", theme::PLAIN),
+    }
     if let Some(since) = model.turn {
         let seconds = model.now.duration_since(since).as_secs().max(0);
-        left.push(Span::styled(
-            format!(" · {} working {seconds}s", spinner(model)),
-            theme::CAUTION,
-        ));
-    }
-    if !model.title.is_empty() {
-        left.push(Span::raw(format!(" · {}", model.title)));
+        let working = format!(" · {} working {seconds}s", spinner(model));
+        wrap::push(&mut left, &working, theme::CAUTION);
     }
     if model.prompt().is_some() && !model.prompt_focus {
-        left.push(Span::styled(" · an answer is needed: Ctrl-G", theme::BAD));
+        wrap::push(&mut left, " · an answer is needed: Ctrl-G", theme::BAD);
+    }
+    // Last, because it may be as long as a message and is what is cut where there is no room.
+    if !model.title.is_empty() {
+        wrap::push(&mut left, &format!(" · {}", model.title), theme::PLAIN);
     }
     let (state, style) = match model.connection {
         Connection::Online => ("● online ".to_owned(), theme::GOOD),
@@ -353,7 +352,8 @@ fn draw_status(model: &Model, frame: &mut Frame<'_>, area: Rect) {
     let [left_area, right_area] =
         Layout::horizontal([Constraint::Min(1), Constraint::Length(right.width() as u16)])
             .areas(area);
-    frame.render_widget(Line::from(left), left_area);
+    let left = wrap::cut(left, usize::from(left_area.width.saturating_sub(1)));
+    frame.render_widget(wrap::line(&[], &left), left_area);
     frame.render_widget(right, right_area);
 }
 

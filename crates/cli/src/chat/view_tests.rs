@@ -289,3 +289,14 @@ fn scrolled_up_it_says_how_much_is_below() {
     model.scroll = Scroll::At(3);
     insta::assert_snapshot!(drawn(&model, 40, 12));
 }
+
+#[test]
+fn a_long_title_is_cut_and_hides_nothing() {
+    let mut talk = conversation();
+    talk.push(What::Titled {
+        title: "a title that is as long as the message it was made of".into(),
+    });
+    let screen = drawn(&told(talk), 50, 12);
+    let status = screen.lines().last().unwrap();
+    assert!(status.contains("… ● online"), "{status}");
+}

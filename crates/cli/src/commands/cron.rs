@@ -166,10 +166,14 @@ fn table(rows: &[Row]) -> Table {
             (Some(start), Some(end)) => format!("{start}-{end}"),
             _ => "-".to_owned(),
         };
+        let zone = match row.timezone.as_str() {
+            "" => "machine's",
+            zone => zone,
+        };
         table.row([
             row.id.to_string(),
             row.schedule.clone(),
-            row.timezone.clone(),
+            zone.to_owned(),
             row.skill.clone(),
             row.session.to_string(),
             quiet,
