@@ -11,7 +11,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use harness::{Host, Mirror, noise, tree};
+use quintet_workspace::Opening;
 use quintet_workspace::history::LogQuery;
+use tempfile::TempDir;
 
 /// Several parts, with folders in folders, one folder of more than a part, and
 /// large files among the small ones.
@@ -34,6 +36,19 @@ fn fill(dir: &Path) {
     }
 }
 
+fn filled() -> TempDir {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("work");
+    fs::create_dir(&dir).unwrap();
+    fill(&dir);
+    home
+}
+
+/// A master that serves its tree while it reads it for the first time.
+async fn opening() -> (Host, Opening) {
+    Host::start(filled()).await
+}
+
 /// Every sequence is there once, and folders are before what is in them.
 async fn is_recorded_in_order(host: &Host) {
     let mut log = host.workspace.log(LogQuery::default()).await.unwrap();
@@ -51,11 +66,8 @@ async fn is_recorded_in_order(host: &Host) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_is_served_while_the_tree_is_read_and_changes() {
-    let home = tempfile::tempdir().unwrap();
-    let dir = home.path().join("work");
-    fs::create_dir(&dir).unwrap();
-    fill(&dir);
-    let (host, opening) = Host::start(home).await;
+    let (host, opening) = opening().await;
+    let dir = host.dir();
     let mirror = host.mirror("one").await;
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -89,11 +101,8 @@ async fn a_replica_is_served_while_the_tree_is_read_and_changes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_recorded_is_the_tree_in_an_order_in_which_it_can_be_made() {
-    let home = tempfile::tempdir().unwrap();
-    let dir = home.path().join("work");
-    fs::create_dir(&dir).unwrap();
-    fill(&dir);
-    let (host, opening) = Host::start(home).await;
+    let (host, opening) = opening().await;
+    let dir = host.dir();
     opening.done().await.unwrap();
     is_recorded_in_order(&host).await;
     assert_eq!(
@@ -105,11 +114,8 @@ async fn what_is_recorded_is_the_tree_in_an_order_in_which_it_can_be_made() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_look_that_is_broken_off_is_gone_on_with() {
-    let home = tempfile::tempdir().unwrap();
-    let dir = home.path().join("work");
-    fs::create_dir(&dir).unwrap();
-    fill(&dir);
-    let (host, opening) = Host::start(home).await;
+    let (host, opening) = opening().await;
+    let dir = host.dir();
     let mirror = host.mirror("one").await;
     let mut sequence = host.workspace.watch_sequence();
     sequence.changed().await.unwrap();
@@ -125,11 +131,8 @@ async fn a_first_look_that_is_broken_off_is_gone_on_with() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_keeps_its_files_while_a_lost_history_is_made_anew() {
-    let home = tempfile::tempdir().unwrap();
-    let dir = home.path().join("work");
-    fs::create_dir(&dir).unwrap();
-    fill(&dir);
-    let host = Host::open(home).await;
+    let host = Host::open(filled()).await;
+    let dir = host.dir();
     // The new history must not reach where the old one was.
     for round in 0..50 {
         fs::write(dir.join("folder-00/inner/0"), format!("round {round}")).unwrap();

@@ -20,6 +20,8 @@ use super::disk::{Tree, children, differences, is_folder};
 
 const CHUNK: usize = 3_000;
 const MANIFEST_FROM: usize = 9_000;
+/// How much of a new tree is recorded at once.
+const PART: usize = 3;
 
 type Contents = HashMap<ContentHash, Vec<u8>>;
 
@@ -101,6 +103,8 @@ pub struct Master {
     pub history: BTreeMap<u64, (WorkspacePath, Option<Node>, Author)>,
     contents: Contents,
     answers: HashMap<(String, u64), Result<u64, String>>,
+    /// Whether its tree is still being read for the first time.
+    pub opening: bool,
 }
 
 impl Master {
@@ -111,7 +115,17 @@ impl Master {
             history: BTreeMap::new(),
             contents: Contents::new(),
             answers: HashMap::new(),
+            opening: false,
         }
+    }
+
+    /// One whose tree was never read.
+    pub fn opening(disk: Tree) -> Self {
+        let mut master = Self::new();
+        master.disk = disk;
+        master.opening = true;
+        master.ledger.set_partial(true);
+        master
     }
 
     fn record(&mut self, path: WorkspacePath, node: Option<Node>, author: Author) -> u64 {
@@ -127,14 +141,28 @@ impl Master {
         sequence
     }
 
-    /// Finds and records what changed on the disk.
+    /// Finds and records what changed on the disk; of a tree that is read for the
+    /// first time only the next part.
     pub fn look(&mut self) -> u64 {
-        let seen = self
+        let seen: BTreeMap<WorkspacePath, Node> = self
             .ledger
             .live()
             .map(|(path, node)| (path.clone(), node.clone()))
             .collect();
-        for change in differences(&self.disk, &seen, false) {
+        let mut changes = differences(&self.disk, &seen, false);
+        if self.opening {
+            // Each path is read once: what becomes of it meanwhile is found by the next look.
+            let is_file =
+                |path: WorkspacePath| seen.get(&path).is_some_and(|it| !it.is_directory());
+            changes.retain(|change| {
+                !seen.contains_key(&change.path)
+                    && !change.path.ancestors().into_iter().any(is_file)
+            });
+            changes.truncate(PART);
+            self.opening = !changes.is_empty();
+            self.ledger.set_partial(self.opening);
+        }
+        for change in changes {
             if let Some((node, bytes)) = self.disk.get(&change.path) {
                 self.contents.insert(node.hash, bytes.clone());
             }
@@ -637,7 +665,20 @@ impl Conn {
     }
 
     pub fn run_effect(&mut self, master: &mut Master) {
-        let Some(effect) = self.effects.pop_front() else {
+        // A tree that is read for the first time is not looked at beside that.
+        let can_run = |effect: &MasterEffect| {
+            let looks = matches!(
+                effect,
+                MasterEffect::Flush { .. } | MasterEffect::Commit { .. }
+            );
+            !(looks && master.opening)
+        };
+        let Some(effect) = self
+            .effects
+            .iter()
+            .position(can_run)
+            .and_then(|index| self.effects.remove(index))
+        else {
             return;
         };
         match effect {
