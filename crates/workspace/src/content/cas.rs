@@ -473,4 +473,26 @@ mod tests {
         Cas::open(dir.path()).unwrap();
         assert!(!left.exists());
     }
+
+    #[test]
+    fn what_could_not_be_synced_is_synced_again_and_counted_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let cas = Cas::open(dir.path()).unwrap();
+        let bytes = [7; 100_000];
+        let hash = ContentHash::of(&bytes);
+        assert_eq!(cas.disk_bytes().unwrap(), 0);
+        cas.put_bytes(&hash, &bytes).unwrap();
+        let (path, aside) = (cas.object_path(&hash), dir.path().join("aside"));
+        fs::rename(&path, &aside).unwrap();
+        // It cannot be opened, and that is not because it is gone.
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        cas.sync().unwrap_err();
+        cas.sync()
+            .expect_err("what refers to it would be committed");
+        fs::rename(&aside, &path).unwrap();
+        let counted = cas.disk_bytes().unwrap();
+        assert_eq!(counted, on_disk(path.metadata().unwrap().len()));
+        cas.sync().unwrap();
+        assert_eq!(cas.disk_bytes().unwrap(), counted);
+    }
 }
