@@ -61,6 +61,9 @@ impl ReplicaCore {
     }
 
     fn catch_up_again(&mut self, since: u64) {
+        if !matches!(self.phase, Phase::CatchingUp { fenced: true, .. }) {
+            self.last_told = self.last_heard;
+        }
         self.phase = Phase::CatchingUp {
             fenced: true,
             heard: false,

@@ -312,6 +312,8 @@ pub struct ReplicaCore {
     requests: VecDeque<String>,
     loading: usize,
     last_heard: Duration,
+    /// The last message that was no heartbeat, or the first question that a fence follows.
+    last_told: Duration,
     retry_at: Option<Duration>,
     fetches: Fetches,
     out: VecDeque<WireMessage>,
@@ -356,6 +358,7 @@ impl ReplicaCore {
             requests: VecDeque::new(),
             loading: 0,
             last_heard: Duration::ZERO,
+            last_told: Duration::ZERO,
             retry_at: None,
             fetches: Fetches::default(),
             out: VecDeque::new(),
@@ -383,6 +386,7 @@ impl ReplicaCore {
         self.connection += 1;
         self.asked = 0;
         self.last_heard = now;
+        self.last_told = now;
         let since = if self.resyncing { 0 } else { self.applied };
         self.begin_catch_up(since);
         for barrier in &mut self.barriers {
@@ -420,9 +424,20 @@ impl ReplicaCore {
         self.phase != Phase::Offline
     }
 
-    /// Whether the master has been silent for too long.
+    /// Whether the master has been silent for too long, or says no more than where it
+    /// is and does not answer the fence that ends a catch-up. The first catch-up of
+    /// the next connection needs none.
     pub fn is_lost(&self, now: Duration) -> bool {
-        self.is_connected() && now >= self.last_heard + SILENCE
+        self.lost_at().is_some_and(|at| now >= at)
+    }
+
+    fn lost_at(&self) -> Option<Duration> {
+        let since = match self.phase {
+            Phase::Offline => return None,
+            Phase::CatchingUp { fenced: true, .. } => self.last_told,
+            Phase::CatchingUp { .. } | Phase::Live => self.last_heard,
+        };
+        Some(since + SILENCE)
     }
 
     /// Everything up to here is in place.
@@ -482,6 +497,9 @@ impl ReplicaCore {
         message: WireMessage,
     ) -> Result<(), ReplicaError> {
         self.last_heard = now;
+        if !matches!(message, WireMessage::Heartbeat { .. }) {
+            self.last_told = now;
+        }
         match message {
             WireMessage::Notification {
                 sequence,
@@ -549,8 +567,7 @@ impl ReplicaCore {
 
     /// When [`handle_timeout`](Self::handle_timeout) should be called.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let silence = self.is_connected().then(|| self.last_heard + SILENCE);
-        [silence, self.retry_at].into_iter().flatten().min()
+        [self.lost_at(), self.retry_at].into_iter().flatten().min()
     }
 
     /// Time has passed.

@@ -131,3 +131,31 @@ fn a_heartbeat_that_names_nothing_removes_nothing_by_itself() {
     hear(&mut core, end);
     assert_eq!(core.incoming_len(), 1);
 }
+
+#[test]
+fn a_master_that_answers_no_barrier_is_left_for_a_connection_that_needs_none() {
+    let mut core = live(4);
+    let second = Duration::from_secs(1);
+    let hear_at = |core: &mut ReplicaCore, second, message| {
+        core.handle_message(Duration::from_secs(second), message)
+            .unwrap();
+    };
+    hear_at(&mut core, 3, removed(6, "a"));
+    hear_at(&mut core, 7, removed(5, "b"));
+    hear_at(&mut core, 8, removed(6, "a"));
+    for at in (9..28).step_by(5) {
+        hear_at(&mut core, at, heartbeat(6));
+        assert!(!core.is_lost(second * u32::try_from(at).unwrap()));
+    }
+    assert_eq!(core.poll_timeout(), Some(28 * second));
+    assert!(core.is_lost(28 * second));
+    core.disconnected();
+    core.connected(28 * second);
+    hear_at(&mut core, 29, removed(5, "b"));
+    hear_at(&mut core, 29, removed(6, "a"));
+    hear_at(&mut core, 29, heartbeat(6));
+    // What comes next is of the stream, and only silence would end it.
+    hear_at(&mut core, 30, removed(7, "c"));
+    hear_at(&mut core, 45, heartbeat(7));
+    assert!(!core.is_lost(50 * second));
+}
