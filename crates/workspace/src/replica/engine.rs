@@ -23,7 +23,9 @@ use crate::proto::replica::{
 };
 use crate::proto::{ContentHash, Node, WorkspacePath};
 use crate::tree::seen;
-use crate::tree::{Applied, Content, Fingerprint, Found, LiveTree, Look, Problem, Seen, TreeError};
+use crate::tree::{
+    Applied, Content, Fingerprint, Found, LiveTree, Look, Near, Problem, Seen, TreeError,
+};
 use crate::watch::WatchMode;
 
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -453,6 +455,7 @@ impl Engine {
         }
         let mut outcomes = Vec::with_capacity(items.len());
         let mut nodes = Vec::with_capacity(items.len());
+        let mut near = Near::default();
         for item in items {
             let ApplyItem {
                 path,
@@ -460,12 +463,18 @@ impl Engine {
                 node,
                 content,
             } = item;
-            let outcome = match self.apply_one(&path, node.as_ref(), content) {
-                Ok(outcome) => outcome,
-                Err(error) => {
-                    self.failed(&error.to_string());
-                    ApplyOutcome::Blocked(error.to_string())
-                }
+            let is_made = matches!(&content, ContentSource::Bytes(bytes)
+                if self.tree.create(&mut near, &path, node.as_ref(), bytes));
+            let outcome = if is_made {
+                ApplyOutcome::Done
+            } else {
+                // It may put another folder in the place of the one that is open.
+                near = Near::default();
+                self.apply_one(&path, node.as_ref(), content)
+                    .unwrap_or_else(|error| {
+                        self.failed(&error.to_string());
+                        ApplyOutcome::Blocked(error.to_string())
+                    })
             };
             outcomes.push((path, sequence, outcome));
             nodes.push(node);

@@ -213,28 +213,26 @@ fn capture_file(
 /// (clocks jump) says nothing either.
 fn is_racy(newest: i64, started: SystemTime) -> bool {
     const TICK: i64 = 11_000_000;
-    static FINE_CLOCK: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     let started = started
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
     let started = i64::try_from(started.as_nanos()).unwrap_or(i64::MAX);
-    let tick = if *FINE_CLOCK.get_or_init(has_fine_clock) {
-        0
-    } else {
-        TICK
-    };
+    let tick = if has_fine_clock() { 0 } else { TICK };
     newest > started.saturating_sub(tick)
 }
 
 /// Since Linux 6.13 a timestamp that somebody has looked at is never given twice.
-fn has_fine_clock() -> bool {
-    let release = rustix::system::uname()
-        .release()
-        .to_string_lossy()
-        .into_owned();
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map_while(|part| part.parse::<u32>().ok());
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    version >= (6, 13)
+pub(super) fn has_fine_clock() -> bool {
+    static IS_FINE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *IS_FINE.get_or_init(|| {
+        let release = rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned();
+        let mut numbers = release
+            .split(|c: char| !c.is_ascii_digit())
+            .map_while(|part| part.parse::<u32>().ok());
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        version >= (6, 13)
+    })
 }

@@ -2,6 +2,7 @@
 
 mod apply;
 mod capture;
+mod create;
 mod first;
 mod live;
 mod renames;
@@ -13,6 +14,7 @@ pub use root::Fingerprint;
 pub use seen::Seen;
 
 pub(crate) use apply::{Applied, Content};
+pub(crate) use create::Near;
 pub(crate) use first::FirstLook;
 pub(crate) use live::{Found, LiveTree, Look};
 pub(crate) use root::{Root, Temporary};

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{
     self as sys, AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec,
@@ -160,8 +160,10 @@ pub(crate) enum Replaced {
 pub(crate) struct Root {
     path: PathBuf,
     root: OwnedFd,
-    tmp: std::sync::Arc<OwnedFd>,
+    pub(super) tmp: std::sync::Arc<OwnedFd>,
     next: AtomicU64,
+    /// Whether new files can be made without a name first.
+    pub(super) nameless: AtomicBool,
 }
 
 const FOLDER: OFlags = OFlags::DIRECTORY
@@ -180,11 +182,13 @@ impl Root {
                 let _ = sys::unlinkat(&tmp, entry.file_name(), AtFlags::empty());
             }
         }
+        let nameless = AtomicBool::new(super::create::has_fine_times(&tmp));
         Ok(Self {
             path: path.to_owned(),
             root,
             tmp: std::sync::Arc::new(tmp),
             next: AtomicU64::new(0),
+            nameless,
         })
     }
 
@@ -558,7 +562,7 @@ pub(crate) struct Unsynced {
 }
 
 impl Unsynced {
-    fn add(&mut self, file: Option<&File>) {
+    pub(super) fn add(&mut self, file: Option<&File>) {
         if self.overflow {
             return;
         }

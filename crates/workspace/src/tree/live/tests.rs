@@ -1,6 +1,7 @@
 use std::fs;
 
 use super::*;
+use crate::tree::Near;
 
 struct Folder {
     home: tempfile::TempDir,
@@ -183,4 +184,64 @@ fn a_queue_that_overflows_loses_no_change() {
     assert_eq!(found, expected);
     fs::write(folder.at("late/f"), "told").unwrap();
     assert_eq!(folder.everything(), ["write late/f"]);
+}
+
+impl Folder {
+    /// Puts a new file in place, as one of a batch.
+    fn create(&mut self, near: &mut Near, path: &str, bytes: &[u8]) -> bool {
+        let path = WorkspacePath::parse(path).unwrap();
+        let node = Node::file(0o640, bytes);
+        self.tree.create(near, &path, Some(&node), bytes)
+    }
+}
+
+#[test]
+fn a_new_file_is_there_whole_and_is_no_change_of_this_side() {
+    let mut folder = Folder::with(&["a/first"]);
+    let mut near = Near::default();
+    assert!(folder.create(&mut near, "a/second", b"second"));
+    assert!(folder.create(&mut near, "third", b"third"));
+    assert_eq!(fs::read(folder.at("a/second")).unwrap(), b"second");
+    assert_eq!(fs::read(folder.at("third")).unwrap(), b"third");
+    let stat = folder
+        .tree
+        .root
+        .stat(&WorkspacePath::parse("third").unwrap());
+    assert_eq!(root::mode(&stat.unwrap().unwrap()), 0o640);
+    assert_eq!(folder.everything(), [""; 0]);
+    // What somebody does to it is one.
+    fs::write(folder.at("third"), "THIRD").unwrap();
+    assert_eq!(folder.everything(), ["write third"]);
+}
+
+#[test]
+fn a_new_file_takes_nobodys_place_and_goes_through_no_link() {
+    let mut folder = Folder::with(&["a/first"]);
+    let mut near = Near::default();
+    fs::write(folder.at("a/mine"), "mine").unwrap();
+    assert!(!folder.create(&mut near, "a/mine", b"theirs"));
+    assert_eq!(fs::read(folder.at("a/mine")).unwrap(), b"mine");
+    std::os::unix::fs::symlink(folder.home.path(), folder.at("link")).unwrap();
+    assert!(!folder.create(&mut near, "link/outside", b"theirs"));
+    assert!(!folder.home.path().join("outside").exists());
+    assert!(!folder.create(&mut near, "none/file", b"theirs"));
+    assert_eq!(folder.everything(), ["write a/mine", "write link"]);
+}
+
+#[test]
+fn what_is_put_into_a_folder_that_moves_moves_along() {
+    let mut folder = Folder::with(&["a/first"]);
+    let mut near = Near::default();
+    assert!(folder.create(&mut near, "a/second", b"second"));
+    folder.rename("a", "b");
+    fs::create_dir(folder.at("a")).unwrap();
+    assert!(folder.create(&mut near, "a/third", b"third"));
+    let found = folder.everything();
+    for file in ["second", "third"] {
+        let moved = format!("rename a/{file} b/{file}");
+        assert!(found.contains(&moved), "{found:?}");
+        assert!(found.contains(&format!("delete a/{file}")), "{found:?}");
+    }
+    assert_eq!(fs::read(folder.at("b/third")).unwrap(), b"third");
+    assert_eq!(folder.everything(), [""; 0]);
 }
