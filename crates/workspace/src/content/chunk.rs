@@ -51,6 +51,18 @@ pub struct Ingested {
     pub chunks: Option<Manifest>,
 }
 
+impl Ingested {
+    /// Content that is too little for the store.
+    pub(crate) fn small(bytes: Vec<u8>) -> Self {
+        Self {
+            hash: ContentHash::of(&bytes),
+            size: bytes.len() as u64,
+            small: Some(bytes),
+            chunks: None,
+        }
+    }
+}
+
 /// Content could not be taken in.
 #[derive(Debug, thiserror::Error)]
 pub enum Ingest {
@@ -130,12 +142,7 @@ impl Cas {
         let filled = fill(&mut content, &mut block, 0)?;
         if filled as u64 <= SMALL {
             block.truncate(filled);
-            return Ok(Ingested {
-                hash: ContentHash::of(&block),
-                size: filled as u64,
-                small: Some(block),
-                chunks: None,
-            });
+            return Ok(Ingested::small(block));
         }
         let (home, used) = mpsc::channel();
         let mut cutting = Cutting {

@@ -1,5 +1,6 @@
 //! Reading a path so that what is read is a state it really had.
 
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::SystemTime;
@@ -9,7 +10,7 @@ use rustix::fs::{self as sys, Stat};
 use super::TreeError;
 use super::root::{self, Fingerprint, Root};
 use super::seen::Seen;
-use crate::content::{Cas, Ingest, MANIFEST_FROM, Object};
+use crate::content::{Cas, Ingest, Ingested, MANIFEST_FROM, Object, SMALL};
 use crate::proto::manifest::Manifest;
 use crate::proto::{ContentHash, Kind, Node, WorkspacePath};
 
@@ -89,12 +90,16 @@ const WORTH_THREADS: usize = 32;
 pub(crate) fn capture_ahead(
     folder: BorrowedFd<'_>,
     names: &[WorkspacePath],
+    glimpsed: &HashMap<WorkspacePath, Stat>,
     cas: &Cas,
 ) -> Vec<(WorkspacePath, Capture)> {
     let small = |path: &WorkspacePath| {
-        let stat = root::stat_in(folder, path.name()).ok()??;
-        let is_small = root::kind(&stat) == Some(Kind::File)
-            && Fingerprint::of(&stat).size <= crate::content::SMALL;
+        let stat = match glimpsed.get(path) {
+            Some(stat) => *stat,
+            None => root::stat_in(folder, path.name()).ok()??,
+        };
+        let is_small =
+            root::kind(&stat) == Some(Kind::File) && Fingerprint::of(&stat).size <= SMALL;
         if !is_small {
             return None;
         }
@@ -177,6 +182,7 @@ fn capture_file(
     let manifest = earlier.map(|(_, manifest)| manifest);
     let ingested = match changed.and_then(|changed| match changed {
         Some(ingested) => Ok(ingested),
+        None if length <= SMALL => read_small(&mut file, length),
         None => cas.ingest_like((&mut file).take(length), manifest),
     }) {
         Ok(ingested) => ingested,
@@ -206,6 +212,23 @@ fn capture_file(
         seen: Seen { node, fingerprint },
         small: ingested.small,
     }))
+}
+
+/// Reads a file of which the length is known: thousands of them are held at once,
+/// and none takes more memory than it needs.
+fn read_small(file: &mut std::fs::File, length: u64) -> Result<Ingested, Ingest> {
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
+    let mut filled = 0;
+    while let Some(free) = bytes.get_mut(filled..).filter(|free| !free.is_empty()) {
+        match file.read(free) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Ingest::Read(error)),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(Ingested::small(bytes))
 }
 
 /// Whether a write right after the reading could leave the same timestamp: the

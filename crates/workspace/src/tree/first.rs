@@ -1,6 +1,7 @@
 //! The first look at a tree, part by part: what was found in one is recorded and
 //! sent while the next one is read.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
@@ -45,6 +46,7 @@ impl LiveTree {
             first.open(self, None, &mut looking);
         }
         if first.folders.is_empty() {
+            self.glimpsed = HashMap::new();
             return Ok(None);
         }
         let (mut counted, mut bytes) = (0, 0);

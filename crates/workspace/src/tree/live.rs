@@ -70,6 +70,9 @@ pub(crate) struct LiveTree {
     /// How the ignore file looked when it was read; `None` when there was none.
     pub(super) ignore_file: Option<Fingerprint>,
     problems: HashSet<Problem>,
+    /// What files looked like just before the first look. One that has changed since
+    /// is looked at again, like any that changes while it is read.
+    pub(super) glimpsed: HashMap<WorkspacePath, Stat>,
 }
 
 impl LiveTree {
@@ -88,6 +91,7 @@ impl LiveTree {
             unsettled: Unsettled::default(),
             look_everywhere: true,
             problems: HashSet::new(),
+            glimpsed: HashMap::new(),
         };
         for (path, seen) in seen {
             tree.see(&path, Some(seen));
@@ -604,12 +608,37 @@ impl LiveTree {
         let is_new =
             |path: &&WorkspacePath| !self.seen.contains_key(*path) && !self.is_ignored(path, false);
         let new: Vec<WorkspacePath> = some.iter().filter(is_new).cloned().collect();
-        looking.captured.extend(capture_ahead(folder, &new, cas));
+        let captured = capture_ahead(folder, &new, &self.glimpsed, cas);
+        looking.captured.extend(captured);
         for child in some {
-            self.examine(folder, child, cas, looking)?;
-            looking.captured.remove(child);
+            let captured = looking.captured.remove(child);
+            match captured {
+                Some(Capture::Is(captured)) if self.is_here_first(&captured, looking) => {
+                    looking.done.insert(child.clone());
+                    self.readable_again(child.as_str());
+                    self.found(child, captured, looking);
+                }
+                captured => {
+                    looking
+                        .captured
+                        .extend(captured.map(|captured| (child.clone(), captured)));
+                    self.examine(folder, child, cas, looking)?;
+                    looking.captured.remove(child);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Whether a file that was read is known by no other name, so that nothing is
+    /// left to find out about it.
+    fn is_here_first(&self, captured: &Captured, looking: &Looking) -> bool {
+        let Seen { node, fingerprint } = &captured.seen;
+        node.kind == Kind::File
+            && *fingerprint != Fingerprint::UNTRUSTED
+            && self
+                .inode_was_at(fingerprint.inode, node.kind, looking)
+                .is_none()
     }
 
     /// Direct children that were there when the folder was last read.

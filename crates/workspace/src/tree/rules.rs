@@ -12,6 +12,9 @@ use crate::proto::{Kind, WorkspacePath};
 
 pub(super) const IGNORE_FILE: &str = ".quintetignore";
 
+/// Files whose looks are remembered until they are read, at most.
+const GLIMPSED: usize = 16_384;
+
 impl LiveTree {
     pub(super) fn is_ignored(&self, path: &WorkspacePath, is_folder: bool) -> bool {
         !self.ignore.is_empty()
@@ -49,8 +52,9 @@ impl LiveTree {
         self.ignore = builder.build().unwrap_or_else(|_| Gitignore::empty());
     }
 
-    /// Refuses a tree that is larger than allowed, before anything is read.
-    pub(crate) fn check_size(&self, limits: &TrackLimits) -> Result<(), Refused> {
+    /// Refuses a tree that is larger than allowed, before anything is read. What its
+    /// files look like is remembered for the first look, as far as that is little.
+    pub(crate) fn check_size(&mut self, limits: &TrackLimits) -> Result<(), Refused> {
         if limits.allow_anything {
             return Ok(());
         }
@@ -83,6 +87,9 @@ impl LiveTree {
                     folders.push(Some(child));
                 } else {
                     bytes = bytes.saturating_add(Fingerprint::of(&stat).size);
+                    if self.glimpsed.len() < GLIMPSED {
+                        self.glimpsed.insert(child, stat);
+                    }
                 }
                 if entries > limits.max_entries {
                     return Err(Refused::TooMany {
