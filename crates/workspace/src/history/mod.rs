@@ -162,6 +162,10 @@ pub(crate) fn open_database(
         .map_err(sqlite)?;
     db.pragma_update(None, "journal_size_limit", 64 << 20)
         .map_err(sqlite)?;
+    // A first look writes more than the usual thousand pages at once: they would all
+    // be written twice while somebody waits for them.
+    db.pragma_update(None, "wal_autocheckpoint", 8_192)
+        .map_err(sqlite)?;
     db.pragma_update(None, "cache_size", -4_000)
         .map_err(sqlite)?;
     db.set_prepared_statement_cache_capacity(64);
