@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rusqlite::Connection as Database;
 use tokio::sync::watch;
 
+use super::fresh::Fresh;
 use super::workspace::WorkspaceError;
 use crate::content::{Cas, small};
 use crate::history::{self, History, Record};
@@ -19,6 +20,7 @@ pub(super) struct Books<'a> {
     pub(super) ledger: &'a mut Ledger,
     pub(super) published: &'a Mutex<Ledger>,
     pub(super) current: &'a watch::Sender<u64>,
+    pub(super) fresh: &'a Fresh,
 }
 
 impl Books<'_> {
@@ -27,7 +29,7 @@ impl Books<'_> {
     pub(super) fn record<'s>(
         &mut self,
         records: &[Record],
-        contents: &HashMap<ContentHash, Vec<u8>>,
+        contents: HashMap<ContentHash, Vec<u8>>,
         more: impl FnOnce(&Database) -> rusqlite::Result<()>,
         seen: impl Iterator<Item = (&'s WorkspacePath, Option<&'s Seen>)>,
     ) -> Result<(), WorkspaceError> {
@@ -35,10 +37,10 @@ impl Books<'_> {
         // In a commit the private ledger is ahead by just these records.
         let first = lock(self.published).current() + 1;
         // In the order of their index, which is then written from end to end.
-        let mut contents: Vec<_> = contents.iter().collect();
-        contents.sort_unstable_by_key(|(hash, _)| *hash.as_bytes());
+        let mut in_order: Vec<_> = contents.iter().collect();
+        in_order.sort_unstable_by_key(|(hash, _)| *hash.as_bytes());
         self.history.transact(|db| {
-            for (hash, bytes) in contents {
+            for (hash, bytes) in in_order {
                 small::put(db, hash, bytes)?;
             }
             let at = history::time_of_next(db, history::wall_clock())?;
@@ -50,6 +52,8 @@ impl Books<'_> {
             }
             more(db)
         })?;
+        // Whoever is told of them looks for their contents at once.
+        self.fresh.keep(contents);
         let mut published = lock(self.published);
         for record in records {
             let sequence = published.record(

@@ -335,7 +335,7 @@ impl Engine {
             .and_then(|()| {
                 self.record(
                     &records,
-                    &contents,
+                    contents,
                     |db| {
                         for (local_seq, answered) in answers {
                             history::put_answer(db, sandbox, *local_seq, answered)?;
@@ -347,7 +347,6 @@ impl Engine {
             });
         if result.is_ok() {
             self.intents.clear();
-            self.fresh.keep(contents);
         } else {
             self.intents
                 .extend(records.into_iter().filter_map(|record| {

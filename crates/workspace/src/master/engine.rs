@@ -187,11 +187,10 @@ impl Engine {
         }
         let mut changes = sight.changes;
         let (done, contents) = to_record(&mut changes, &self.author, &self.intents);
-        let result = self.record(&done, &contents, |_| Ok(()), &sight.refreshed);
+        let result = self.record(&done, contents, |_| Ok(()), &sight.refreshed);
         drop(guard);
         match result {
             Ok(()) => {
-                self.fresh.keep(contents);
                 self.failure = None;
                 Ok(())
             }
@@ -245,6 +244,7 @@ impl Engine {
             ledger,
             published,
             current,
+            fresh,
         };
         std::thread::scope(|scope| {
             let (send, parts) = mpsc::sync_channel(1);
@@ -267,8 +267,7 @@ impl Engine {
                 let seen = changes
                     .iter()
                     .map(|found| (&found.path, found.new.as_ref()));
-                books.record(&records, &contents, |_| Ok(()), seen)?;
-                fresh.keep(contents);
+                books.record(&records, contents, |_| Ok(()), seen)?;
             }
             Ok(())
         })
@@ -278,7 +277,7 @@ impl Engine {
     pub(super) fn record(
         &mut self,
         records: &[Record],
-        contents: &HashMap<ContentHash, Vec<u8>>,
+        contents: HashMap<ContentHash, Vec<u8>>,
         more: impl FnOnce(&Database) -> rusqlite::Result<()>,
         refreshed: &[WorkspacePath],
     ) -> Result<(), WorkspaceError> {
@@ -291,6 +290,7 @@ impl Engine {
             ledger: &mut self.ledger,
             published: &self.published,
             current: &self.current,
+            fresh: &self.fresh,
         };
         books.record(records, contents, more, seen)
     }
