@@ -403,28 +403,6 @@ impl HubStream {
         self.events.recv().await
     }
 
-    /// The same on a thread that may block.
-    pub(super) fn blocking_next(&mut self) -> Option<StreamEvent> {
-        self.events.blocking_recv()
-    }
-
-    /// Gives back the credit of bytes that the reader has, on a thread that may block.
-    pub(super) fn blocking_taken(&self, len: usize) {
-        let grant = lock(&self.receive).taken(len);
-        if let Some(amount) = grant
-            && !self.conn.0.link.urgent(self.id, Body::Credit(amount))
-        {
-            let message = crate::lanes::binary(self.id, Body::Credit(amount));
-            // A connection that is gone needs no credit, and its queue ends.
-            let _ = self.conn.0.link.bulk.blocking_send(message);
-        }
-    }
-
-    /// Ends the stream from elsewhere, when dropped before it is let go.
-    pub(super) fn stopper(&self) -> Stopper {
-        Stopper(Some((self.conn.clone(), self.id)))
-    }
-
     /// Gives back the credit of bytes that the reader has.
     pub(super) async fn taken(&self, len: usize) {
         let grant = lock(&self.receive).taken(len);
@@ -466,27 +444,6 @@ impl HubStream {
 impl Drop for HubStream {
     fn drop(&mut self) {
         self.conn.routes().streams.remove(&self.id);
-    }
-}
-
-/// See [`HubStream::stopper`].
-#[derive(Debug)]
-pub(super) struct Stopper(Option<(Conn, StreamId)>);
-
-impl Stopper {
-    /// The stream has ended by itself.
-    pub(super) fn let_go(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Stopper {
-    fn drop(&mut self) {
-        if let Some((conn, id)) = &self.0 {
-            conn.0.link.urgent(*id, Body::Cancel);
-            // Its reader sees the end of its queue.
-            conn.routes().streams.remove(id);
-        }
     }
 }
 

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -47,10 +47,6 @@ use crate::socket::close;
 
 /// The read buffer that a hub's sockets should have: every idle worker holds one.
 pub const SOCKET_BUFFER: usize = 12 * 1024;
-
-/// Downloads that have a thread each for as long as they take. What is more takes turns on the
-/// runtime's threads, which others need too.
-const MAX_WRITERS: usize = 32;
 
 /// A hub's clockwork.
 #[derive(Debug, Clone, Copy)]
@@ -169,8 +165,6 @@ struct Inner {
     links: AtomicU64,
     epoch: Instant,
     shutdown: CancellationToken,
-    /// Threads that downloads may keep.
-    writers: Arc<Semaphore>,
 }
 
 impl Hub {
@@ -192,7 +186,6 @@ impl Hub {
                 links: AtomicU64::new(0),
                 epoch: Instant::now(),
                 shutdown,
-                writers: Arc::new(Semaphore::new(MAX_WRITERS)),
             }),
         }
     }

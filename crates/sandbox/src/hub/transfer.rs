@@ -1,12 +1,13 @@
 //! Files.
 
-mod receive;
-
 use std::io::SeekFrom;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeek, AsyncSeekExt as _, BufReader};
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncSeek, AsyncSeekExt as _, AsyncWriteExt as _, BufReader,
+    BufWriter,
+};
 use tokio::time::Instant;
 
 use super::conn::{Conn, HubStream, StreamEvent, V1Route};
@@ -15,13 +16,15 @@ use super::{Hub, RequestError, failure};
 use crate::mtime;
 use crate::proto::frame::{Body, FailureCode, HEADER, MAX_DATA, Open, Opened, Outcome};
 use crate::proto::{CHUNK, HubToWorker, Protocol, WorkerToHub};
-use receive::receive;
 
 /// How much of a download may be on its way.
 pub(super) const WINDOW: u32 = 4 * 1024 * 1024;
 
 /// Reads ahead of an upload, so that the file system is asked seldom.
 const READ_AHEAD: usize = 512 * 1024;
+
+/// Gathers a download for the same reason.
+const WRITE_BEHIND: usize = 512 * 1024;
 
 /// Attempts at one transfer, each of which must have moved bytes or found its worker back.
 const ATTEMPTS: usize = 10;
@@ -443,6 +446,34 @@ async fn hash_of(file: &mut tokio::fs::File) -> std::io::Result<Option<Have>> {
         bytes,
         blake3: hasher.finalize().to_hex().to_string(),
     }))
+}
+
+async fn receive(
+    download: &mut DownloadHandle,
+    target: &mut tokio::fs::File,
+    progress: &mut impl FnMut(u64),
+) -> Result<(), RequestError> {
+    let local = |error: std::io::Error| RequestError::Local(error.to_string());
+    let mut at = download.file.offset;
+    target.set_len(at).await.map_err(local)?;
+    target.seek(SeekFrom::Start(at)).await.map_err(local)?;
+    progress(at);
+    // The file system is asked seldom: each time costs a change of threads.
+    let mut target = BufWriter::with_capacity(WRITE_BEHIND, target);
+    let result = loop {
+        match download.next().await {
+            Ok(Some(bytes)) => {
+                target.write_all(&bytes).await.map_err(local)?;
+                at += bytes.len() as u64;
+                progress(at);
+            }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    // What came before a failure is where the next attempt goes on.
+    target.flush().await.map_err(local)?;
+    result
 }
 
 fn remote_file(opened: &Opened) -> RemoteFile {
