@@ -205,7 +205,10 @@ fn one_step_can_be_run_alone() {
     assert_eq!(run.rows(), [("clippy", "ok")]);
     assert_eq!(
         run.calls,
-        ["clippy cargo clippy --workspace --all-targets --locked -- -D warnings"]
+        [
+            "clippy cargo clippy --workspace --all-targets --locked -- -D warnings",
+            "clippy cargo check --locked"
+        ]
     );
     assert!(run.success);
     assert!(!door.run(&["--only", "clippy"], 1).success);

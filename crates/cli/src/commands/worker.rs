@@ -216,7 +216,10 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
     let name = folder_name(&id);
     let folder = home.worker_dir(&name);
     // Made also where commands work elsewhere: what the worker keeps of them is beside it.
-    let own_root = home.create_worker_root(&name)?;
+    let own_root = home.create_worker_root(&name).map_err(|error| {
+        CommandError::failed(format!("{} can't be made: {error}", folder.display()))
+            .hint("--home DIR names a folder that this user may write")
+    })?;
     let root = args.root.unwrap_or(own_root);
     let mut config = WorkerConfig::new(&url, &id, root, folder.join("spool"));
     if let Some(fingerprint) = own.and_then(|daemon| daemon.fingerprint) {

@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(
             written(&row(r#"{"text":"ü"}"#.into())),
             json!({
-                "seq": 7, "at": "1970-01-01T00:00:01Z", "session": 3, "turn": null,
+                "seq": 7, "at": "1970-01-01T00:00:01.000000Z", "session": 3, "turn": null,
                 "kind": "odd\"kind", "data": { "text": "ü" },
             })
         );

@@ -46,7 +46,8 @@ async fn a_command_in_the_sandbox_does_not_command_the_daemon() {
 
     // A process of this user needs no token to be a worker; one in the sandbox does.
     let url = daemon.http().replace("http", "ws") + "/ws";
-    let line = format!("{program} worker --server-url {url} --daemon-id evil --root . 2>&1");
+    let line =
+        format!("{program} --home own worker --server-url {url} --daemon-id evil --root . 2>&1");
     let mut worker = Running::start(machine.quintet(&["exec", "--session", "1", "--", &line]));
     worker.prints("a token is needed").await;
 
