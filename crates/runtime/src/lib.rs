@@ -32,5 +32,5 @@ pub use http::TlsError;
 pub use lock::LockError;
 pub use models::providers_of;
 pub use refusal::Refusal;
-pub use workers::{BuiltinError, BuiltinWorker, session_worker};
+pub use workers::{BuiltinError, BuiltinWorker, instead_of_temp, session_worker};
 pub use workspaces::{WorkspaceCopies, WorkspaceSnapshots, copy_beneath};

@@ -8,7 +8,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quintet_sandbox::isolate::{HelperCommand, IsolationConfig, temp_beside};
@@ -109,12 +109,24 @@ pub(crate) async fn start(
         network: config.network,
         read: config.read.clone(),
         write: config.write.clone(),
-        temp: temp_beside(home.root(), &folder.join("tmp")),
+        temp: temp(home, &folder),
         limits: config.limits,
     });
     let copies = WorkspaceCopies::of(&worker, folder.join("copies")).map_err(StartError::Tls)?;
     worker.mirrors = Some(Arc::new(copies));
     Ok(Worker::start(worker).await?)
+}
+
+/// The folder that commands of the worker which keeps its things in `folder` have for temporary files.
+fn temp(home: &Home, folder: &Path) -> PathBuf {
+    temp_beside(home.root(), &folder.join("tmp"))
+}
+
+/// The folder that commands of the built-in worker have for `/tmp`, where the home folder is in that.
+pub fn instead_of_temp(home: &Home, config: &SandboxConfig) -> Option<PathBuf> {
+    let folder = home.worker_dir(LOCAL);
+    let temp = temp(home, &folder);
+    (config.isolate && temp.starts_with(folder)).then_some(temp)
 }
 
 #[cfg(test)]

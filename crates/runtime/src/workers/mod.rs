@@ -31,7 +31,7 @@ use crate::metrics::Metrics;
 use crate::refusal::Refusal;
 use crate::store::Db;
 
-pub use builtin::{BuiltinError, BuiltinWorker};
+pub use builtin::{BuiltinError, BuiltinWorker, instead_of_temp};
 pub(crate) use builtin::{Dial, LOCAL, start as start_builtin};
 pub(crate) use copy::copy;
 pub(crate) use jobs::{CommandEvents, terminal_size};

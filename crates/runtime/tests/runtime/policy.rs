@@ -17,13 +17,14 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("bin/forbidden");
         for name in ["bin", "work"] {
-            std::fs::create_dir(folder.path().join(name)).unwrap();
+            std::fs::create_dir(folder.path().join(name)).expect("a folder");
         }
-        std::fs::write(&program, "#!/bin/sh\n: > \"$MARK\"\n").unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(&program, "#!/bin/sh\n: > \"$MARK\"\n").expect("a program");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
+            .expect("its mode");
         Self { folder }
     }
 
@@ -45,7 +46,7 @@ impl Place {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()
-            .unwrap();
+            .expect("a shell");
         mark.exists()
     }
 }
@@ -59,7 +60,7 @@ fn shells() -> Vec<PathBuf> {
 
 fn verdict(line: &str) -> Verdict {
     let deny = Rule {
-        command: Some(CommandPattern::parse("forbidden").unwrap()),
+        command: Some(CommandPattern::parse("forbidden").expect("a pattern")),
         ..Rule::new(Action::Deny)
     };
     let request = Request {

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use quintet_control::Client;
 use quintet_runtime::config;
 use quintet_runtime::home::Home;
-use quintet_sandbox::isolate::temp_beside;
 
 use super::Check;
 use crate::connect;
@@ -55,12 +54,7 @@ pub(super) fn home(home: &Home) -> Check {
 /// The folder that commands of the built-in worker have for /tmp, where the home folder is in that.
 pub(crate) fn instead_of_temp(home: &Home) -> Option<PathBuf> {
     let (config, _) = config::load(&settings::inputs(home)).ok()?;
-    if !config.sandbox.isolate {
-        return None;
-    }
-    let own = home.worker_dir("local").join("tmp");
-    let temp = temp_beside(home.root(), &own);
-    (temp == own).then_some(own)
+    quintet_runtime::instead_of_temp(home, &config.sandbox)
 }
 
 pub(super) fn temp(home: &Home) -> Option<Check> {
