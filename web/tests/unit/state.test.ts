@@ -300,6 +300,16 @@ describe("the app", () => {
     expect(await entries("sealed")).toEqual([]);
   });
 
+  it("says when what it kept can't be removed", async () => {
+    const memory = new MemoryChannel();
+    const app = new App(memory.channel, shelf);
+    await app.start();
+    vault.close();
+    memory.become({ kind: "unpaired", reason: "revoked" });
+    await vi.waitFor(() => expect(app.toasts.items).toHaveLength(1));
+    expect(app.toasts.items[0]?.text).toContain("could not be removed; remove this site's data");
+  });
+
   it("says what is left to do when it left without the daemon's word, or can't trust it", async () => {
     const memory = new MemoryChannel();
     const app = new App(memory.channel, shelf);

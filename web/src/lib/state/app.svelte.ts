@@ -260,7 +260,14 @@ export class App {
     this.sessionsKnown = false;
     this.outbox.clear();
     this.router.replace({ page: "home" });
-    await this.shelf.clear();
+    try {
+      await this.shelf.clear();
+    } catch (error) {
+      const why = error instanceof Error ? error.message : String(error);
+      this.report(
+        `What this browser kept could not be removed; remove this site's data in its settings. (${why})`,
+      );
+    }
   }
 }
 
