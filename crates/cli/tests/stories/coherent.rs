@@ -39,6 +39,26 @@ fn paths(changed: &Value) -> Vec<(&str, &str)> {
 }
 
 #[tokio::test]
+async fn a_session_is_listed_with_the_worker_that_its_commands_run_on() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let roots = ["one", "two"].map(|name| machine.path().join(name));
+    for folder in roots.iter().chain([&machine.path().join("project")]) {
+        std::fs::create_dir(folder).unwrap();
+    }
+    let listed = async || {
+        let sessions = machine.runs(&["sessions", "--json"]).await.json();
+        sessions[0]["worker"].as_str().unwrap().to_owned()
+    };
+    let _only = worker(&machine, "box", &roots[0]).await;
+    session_in(&machine, &machine.path().join("project"), &[]).await;
+    assert_eq!(listed().await, "box");
+
+    let _another = worker(&machine, "other", &roots[1]).await;
+    assert_eq!(listed().await, "local");
+}
+
+#[tokio::test]
 async fn a_command_sees_the_hosts_files_and_the_host_has_what_it_wrote() {
     let machine = Machine::fresh();
     let _daemon = machine.up().await;

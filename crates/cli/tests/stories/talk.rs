@@ -27,7 +27,8 @@ async fn the_shell_agent_answers_without_any_key() {
     assert_eq!(sessions[0]["messages"], 1);
     assert_eq!(sessions[0]["active"], false);
     assert_eq!(sessions[0]["cost"], "0");
-    for key in ["title", "alive_secs", "workspace", "worker"] {
+    assert_eq!(sessions[0]["worker"], "local");
+    for key in ["title", "alive_secs", "workspace"] {
         assert!(!sessions[0][key].is_null(), "{key}");
     }
 }

@@ -33,6 +33,7 @@ impl Runtime {
             sessions: listed
                 .into_iter()
                 .map(|listed| SessionInfo {
+                    worker: self.worker_of(&listed.session),
                     id: listed.session.id,
                     agent: listed.session.agent,
                     created_by: listed.session.created_by,
@@ -41,7 +42,6 @@ impl Runtime {
                     active: listed.active,
                     title: listed.session.title,
                     workspace: listed.session.workspace,
-                    worker: listed.session.worker,
                     cost: listed.cost.to_string(),
                     closed: listed.session.closed_at.is_some(),
                     queued: saturating_u32(listed.queued),
