@@ -86,7 +86,7 @@ fn decode(format: FrameFormat, cuts: &[u8], stream: &[u8]) -> (Vec<Bytes>, Resul
 }
 
 /// The stream in pieces of the sizes in `cuts`, over and over; in one piece without cuts.
-fn pieces<'a>(cuts: &'a [u8], mut stream: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+pub(crate) fn pieces<'a>(cuts: &'a [u8], mut stream: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     let mut sizes = cuts.iter().map(|cut| usize::from(*cut) + 1).cycle();
     std::iter::from_fn(move || {
         let size = sizes.next().unwrap_or(stream.len()).min(stream.len());

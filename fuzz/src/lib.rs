@@ -22,6 +22,7 @@ mod policy;
 mod sandbox_sessions;
 mod sandbox_v1;
 mod sandbox_v2;
+mod websocket;
 mod workspace;
 mod workspace_ledger;
 mod workspace_peers;
@@ -54,6 +55,7 @@ pub use policy::policy;
 pub use sandbox_sessions::sandbox_sessions;
 pub use sandbox_v1::sandbox_v1;
 pub use sandbox_v2::sandbox_v2;
+pub use websocket::websocket;
 pub use workspace::workspace;
 pub use workspace_ledger::workspace_ledger;
 pub use workspace_peers::workspace_peers;
@@ -82,6 +84,7 @@ pub const TARGETS: &[Target] = &[
     target("sandbox_sessions", sandbox_sessions),
     target("sandbox_v1", sandbox_v1),
     target("sandbox_v2", sandbox_v2),
+    target("websocket", websocket),
     target("workspace", workspace),
     target("workspace_ledger", workspace_ledger),
     target("workspace_peers", workspace_peers),

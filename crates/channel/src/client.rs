@@ -214,12 +214,12 @@ async fn dial(url: &str) -> Result<DialledWs, ClientError> {
         protocols: &[SUBPROTOCOL],
         token: None,
         tls: None,
-        limits: WsLimits {
-            max_message: MAX_FRAME,
-            read_buffer: 64 * 1024,
-        },
     };
-    let (socket, chosen) = ws::dial(dial).await?;
+    let limits = WsLimits {
+        max_message: MAX_FRAME,
+        read_buffer: 64 * 1024,
+    };
+    let (socket, chosen) = ws::dial(dial, limits).await?;
     if chosen.as_deref() != Some(SUBPROTOCOL) {
         return Err(HandshakeError::Malformed.into());
     }

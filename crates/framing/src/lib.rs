@@ -9,6 +9,7 @@
 //! - [`confined`]: whether the process at the other end is in a sandbox.
 //! - [`descriptors`]: how many of them this process may have.
 //! - [`unix`], [`tcp`] and [`ws`]: the byte transports that carry frames.
+//! - [`socket`]: a WebSocket for large messages and for thousands of idle peers.
 //!
 //! This crate must never know a message of any plane.
 
@@ -16,6 +17,7 @@ pub mod confined;
 pub mod descriptors;
 pub mod proto;
 mod reader;
+pub mod socket;
 pub mod tcp;
 pub mod unix;
 mod writer;

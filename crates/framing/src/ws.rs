@@ -5,22 +5,27 @@
 //! or one frame over several. Text messages are refused; ping, pong and close
 //! are the transport's own business.
 
+mod dial;
+mod upgrade;
+
 use std::io;
-use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::http::{HeaderValue, StatusCode, header};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
-use tokio_tungstenite::{Connector, MaybeTlsStream, WebSocketStream};
 
 use crate::ReadError;
 use crate::proto::codec::{Decoder, FrameError, FrameFormat};
+pub use dial::{DialError, DialledSocket, DialledWs, WsDial, dial, dial_socket};
+pub use upgrade::{accept_socket, switching};
+
+/// Bytes of a request or an answer of a handshake.
+const MAX_HANDSHAKE: usize = 64 * 1024;
 
 /// Memory that one connection may take.
 #[derive(Debug, Clone, Copy)]
@@ -41,116 +46,6 @@ impl WsLimits {
             .max_message_size(Some(self.max_message))
             .max_frame_size(Some(self.max_message))
     }
-}
-
-/// Where and how to dial.
-pub struct WsDial<'a> {
-    /// `ws://` or `wss://`.
-    pub url: &'a str,
-    /// Subprotocols to offer, the preferred one first.
-    pub protocols: &'a [&'a str],
-    /// Sent as `Authorization: Bearer`.
-    pub token: Option<&'a str>,
-    /// How to check the server's certificate; `None` means the machine's own roots.
-    pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// Memory bounds.
-    pub limits: WsLimits,
-}
-
-/// A dialled connection.
-pub type DialledWs = WebSocketStream<MaybeTlsStream<TcpStream>>;
-
-/// Why a dial failed.
-#[derive(Debug, thiserror::Error)]
-pub enum DialError {
-    /// The address, a protocol name or the token can't stand in a request.
-    #[error("{url} can't be dialled: {reason}")]
-    Invalid {
-        /// The address.
-        url: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The server answered with something other than an upgrade.
-    #[error("{url} refused the connection: HTTP {status}{}", fmt_reason(.reason))]
-    Refused {
-        /// The address.
-        url: String,
-        /// The status of its answer.
-        status: u16,
-        /// The body of its answer, where it is short text.
-        reason: String,
-    },
-    /// Nobody answered, or TLS or the network failed.
-    #[error("{url} can't be reached: {source}")]
-    Unreachable {
-        /// The address.
-        url: String,
-        /// What went wrong.
-        source: Box<WsError>,
-    },
-}
-
-fn fmt_reason(reason: &str) -> String {
-    match reason.trim() {
-        "" => String::new(),
-        text => format!(" ({text})"),
-    }
-}
-
-/// Dials and performs the handshake. Returns the subprotocol that the server chose.
-pub async fn dial(dial: WsDial<'_>) -> Result<(DialledWs, Option<String>), DialError> {
-    let invalid = |reason: String| DialError::Invalid {
-        url: dial.url.to_owned(),
-        reason,
-    };
-    let mut request = dial
-        .url
-        .into_client_request()
-        .map_err(|error| invalid(error.to_string()))?;
-    if !dial.protocols.is_empty() {
-        let offered = HeaderValue::from_str(&dial.protocols.join(", "))
-            .map_err(|error| invalid(format!("subprotocols: {error}")))?;
-        request
-            .headers_mut()
-            .insert(header::SEC_WEBSOCKET_PROTOCOL, offered);
-    }
-    if let Some(token) = dial.token {
-        let mut bearer = HeaderValue::from_str(&format!("Bearer {token}"))
-            .map_err(|error| invalid(format!("token: {error}")))?;
-        bearer.set_sensitive(true);
-        request.headers_mut().insert(header::AUTHORIZATION, bearer);
-    }
-    let (stream, response) = tokio_tungstenite::connect_async_tls_with_config(
-        request,
-        Some(dial.limits.config()),
-        true,
-        dial.tls.map(Connector::Rustls),
-    )
-    .await
-    .map_err(|error| match error {
-        WsError::Http(response) => DialError::Refused {
-            url: dial.url.to_owned(),
-            status: response.status().as_u16(),
-            reason: response
-                .body()
-                .as_deref()
-                .filter(|body| body.len() <= 500)
-                .and_then(|body| std::str::from_utf8(body).ok())
-                .unwrap_or_default()
-                .to_owned(),
-        },
-        source => DialError::Unreachable {
-            url: dial.url.to_owned(),
-            source: Box::new(source),
-        },
-    })?;
-    let chosen = response
-        .headers()
-        .get(header::SEC_WEBSOCKET_PROTOCOL)
-        .and_then(|value| value.to_str().ok())
-        .map(str::to_owned);
-    Ok((stream, chosen))
 }
 
 /// An answer that refuses an upgrade.
@@ -312,7 +207,7 @@ impl<S: Sink<Bytes, Error = io::Error> + Unpin> WsFrameWriter<S> {
 mod tests {
     use super::*;
     use crate::ByteOrder;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     const FORMAT: FrameFormat = FrameFormat::new("test", ByteOrder::Little, 1 << 20);
     const LIMITS: WsLimits = WsLimits {
@@ -337,9 +232,8 @@ mod tests {
             protocols: dialled.protocols,
             token: dialled.token,
             tls: None,
-            limits: LIMITS,
         };
-        tokio::join!(dial(request), accept)
+        tokio::join!(dial(request, LIMITS), accept)
     }
 
     async fn listen() -> (TcpListener, String) {
@@ -356,7 +250,6 @@ mod tests {
             protocols: &["b.v2", "b.v1"],
             token: Some("secret"),
             tls: None,
-            limits: LIMITS,
         };
         let (dialled, accepted) = pair(&request, listener, |request| {
             assert_eq!(
@@ -400,7 +293,6 @@ mod tests {
             protocols: &[],
             token: None,
             tls: None,
-            limits: LIMITS,
         };
         let (dialled, _) = pair(&request, listener, |_| {
             Err(Refusal {

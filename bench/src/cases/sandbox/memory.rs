@@ -44,17 +44,17 @@ async fn measure(workers: usize) -> anyhow::Result<f64> {
 }
 
 async fn connect(url: &str, id: &str) -> anyhow::Result<DialledWs> {
-    let (mut socket, _) = dial(WsDial {
+    let worker = WsDial {
         url,
         protocols: &["sandd.v2", "sandd.v1"],
         token: None,
         tls: None,
-        limits: WsLimits {
-            max_message: 64 * 1024,
-            read_buffer: 1024,
-        },
-    })
-    .await?;
+    };
+    let limits = WsLimits {
+        max_message: 64 * 1024,
+        read_buffer: 1024,
+    };
+    let (mut socket, _) = dial(worker, limits).await?;
     let register = serde_json::json!({
         "type": "register", "daemon_id": id,
         "metadata": {

@@ -14,13 +14,11 @@ use quintet_control::wire::command_ended::Outcome;
 use quintet_control::wire::command_event::Event;
 use quintet_control::wire::{ExecMsg, WorkerList};
 use quintet_control::{Client as _, UnixClient};
-use quintet_framing::ws::{Refusal, WsLimits, accept};
+use quintet_framing::ws::{Refusal, accept_socket};
 use quintet_sandbox::hub::{
-    AuthError, ExecOutcome, ExecRequest, Hub, HubSettings, NoObserver, PeerInfo, SOCKET_BUFFER,
-    ShellEvent, TerminalSize, UploadRequest, WorkerAuth, WorkerStatus,
+    AuthError, ExecOutcome, ExecRequest, Hub, HubSettings, NoObserver, PeerInfo, ShellEvent, TerminalSize, UploadRequest, WorkerAuth, WorkerStatus,
 };
 use quintet_sandbox::proto::{MAX_MESSAGE, negotiate};
-use quintet_sandbox::socket::TungsteniteSocket;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
@@ -288,11 +286,7 @@ async fn serve(hub: Hub, listener: TcpListener) -> anyhow::Result<()> {
 async fn upgrade(hub: Hub, socket: TcpStream, peer: SocketAddr) -> anyhow::Result<()> {
     socket.set_nodelay(true)?;
     let mut protocol = None;
-    let limits = WsLimits {
-        max_message: MAX_MESSAGE,
-        read_buffer: SOCKET_BUFFER,
-    };
-    let socket = accept(socket, limits, |request| {
+    let socket = accept_socket(socket, MAX_MESSAGE, |request| {
         let offered = request
             .headers()
             .get("sec-websocket-protocol")
@@ -311,8 +305,7 @@ async fn upgrade(hub: Hub, socket: TcpStream, peer: SocketAddr) -> anyhow::Resul
         token: None,
     };
     let protocol = protocol.context("it was negotiated")?;
-    hub.serve_connection(TungsteniteSocket::new(socket), peer, protocol)
-        .await;
+    hub.serve_connection(socket, peer, protocol).await;
     Ok(())
 }
 

@@ -84,8 +84,8 @@ async fn a_worker_of_the_daemon_s_own_home_needs_no_token_with_tls_either() {
 #[tokio::test]
 async fn a_token_may_come_in_the_address_and_a_wrong_one_opens_nothing() {
     use futures_util::{SinkExt, StreamExt};
-    use quintet_framing::ws::{WsDial, WsLimits, dial};
-    use quintet_sandbox::socket::{TungsteniteSocket, WsMessage};
+    use quintet_framing::ws::{WsDial, dial_socket};
+    use quintet_sandbox::socket::WsMessage;
 
     let machine = Machine::fresh();
     let listen = ["--listen", "0.0.0.0:0", "--insecure", "--no-worker"];
@@ -106,19 +106,13 @@ async fn a_token_may_come_in_the_address_and_a_wrong_one_opens_nothing() {
         (String::new(), None, false),
     ] {
         let url = format!("ws://{address}:{port}/ws{query}");
-        let (socket, _) = dial(WsDial {
+        let dial = WsDial {
             url: &url,
             protocols: &["sandd.v1"],
             token: header,
             tls: None,
-            limits: WsLimits {
-                max_message: 65536,
-                read_buffer: 4096,
-            },
-        })
-        .await
-        .unwrap();
-        let mut socket = TungsteniteSocket::new(socket);
+        };
+        let (mut socket, _) = dial_socket(dial, 65536).await.unwrap();
         let register = serde_json::json!({
             "type": "register", "daemon_id": "w",
             "metadata": {

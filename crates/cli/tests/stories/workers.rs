@@ -185,25 +185,19 @@ async fn a_label_runs_a_command_on_all_that_have_it() {
 #[tokio::test]
 async fn a_worker_that_takes_no_input_is_given_none() {
     use futures_util::{SinkExt, StreamExt};
-    use quintet_framing::ws::{WsDial, WsLimits, dial};
-    use quintet_sandbox::socket::{TungsteniteSocket, WsMessage};
+    use quintet_framing::ws::{WsDial, dial_socket};
+    use quintet_sandbox::socket::WsMessage;
 
     let machine = Machine::fresh();
     let daemon = machine.up_with(&["--no-worker"]).await;
     let url = format!("{}/ws", daemon.http().replacen("http", "ws", 1));
-    let (socket, _) = dial(WsDial {
+    let dial = WsDial {
         url: &url,
         protocols: &["sandd.v1"],
         token: None,
         tls: None,
-        limits: WsLimits {
-            max_message: 65536,
-            read_buffer: 4096,
-        },
-    })
-    .await
-    .unwrap();
-    let mut socket = TungsteniteSocket::new(socket);
+    };
+    let (mut socket, _) = dial_socket(dial, 65536).await.unwrap();
     let text = |message: Value| WsMessage::Text(message.to_string().into());
     let register = serde_json::json!({
         "type": "register", "daemon_id": "old",

@@ -2,3 +2,4 @@
 
 pub mod backoff;
 pub mod codec;
+pub mod websocket;

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{Query, State};
+use axum::extract::{FromRequestParts as _, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
@@ -132,20 +131,21 @@ async fn ws(
     State(runtime): State<Arc<Runtime>>,
     ConnectInfo(address): ConnectInfo<PeerAddress>,
     Query(query): Query<UpgradeQuery>,
-    headers: HeaderMap,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    request: Request,
 ) -> Response {
-    let token = bearer(&headers).map(str::to_owned).or(query.token);
+    let headers = request.headers();
+    let token = bearer(headers).map(str::to_owned).or(query.token);
     let offers = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
     let is_worker = offers
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .any(|offer| offer.trim().starts_with("sandd."));
     if is_worker {
-        sandbox::upgrade(&runtime, address, token, &headers, upgrade).await
-    } else {
-        channel::upgrade(&runtime, address.peer, token, &headers, upgrade).await
+        return sandbox::upgrade(&runtime, address, token, request).await;
     }
+    let (mut parts, _) = request.into_parts();
+    let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &()).await;
+    channel::upgrade(&runtime, address.peer, token, &parts.headers, upgrade).await
 }
 
 /// Lives when the database answers.

@@ -1,13 +1,16 @@
 //! `/ws` for workers: the handshake, then the hub.
 
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::{SinkExt, StreamExt};
-use quintet_sandbox::hub::{PeerInfo, SOCKET_BUFFER, loopback};
+use bytes::BytesMut;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use quintet_framing::ws::switching;
+use quintet_sandbox::hub::{PeerInfo, loopback};
 use quintet_sandbox::proto::{MAX_MESSAGE, negotiate};
-use quintet_sandbox::socket::{WsError, WsMessage, close};
+use quintet_sandbox::socket::{Role, WsSocket};
 
 use super::PeerAddress;
 use crate::daemon::Runtime;
@@ -17,15 +20,12 @@ pub(super) async fn upgrade(
     runtime: &Runtime,
     address: PeerAddress,
     token: Option<String>,
-    headers: &HeaderMap,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    mut request: Request,
 ) -> Response {
-    let offered: Vec<&str> = headers
-        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .collect();
-    let protocol = match negotiate(&offered.join(",")) {
+    let headers = request.headers();
+    let offers = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    let offers: Vec<&str> = offers.filter_map(|value| value.to_str().ok()).collect();
+    let protocol = match negotiate(&offers.join(",")) {
         Ok(protocol) => protocol,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
@@ -34,9 +34,16 @@ pub(super) async fn upgrade(
         let text = "a worker does not run in a browser\n";
         return (StatusCode::FORBIDDEN, text).into_response();
     }
-    let upgrade = match upgrade {
-        Ok(upgrade) => upgrade,
-        Err(rejection) => return rejection.into_response(),
+    let answer = match switching(&request, Some(protocol.name()), Body::empty()) {
+        Ok(answer) => answer,
+        Err(refusal) => {
+            let text = format!("{}\n", refusal.reason);
+            return (StatusCode::BAD_REQUEST, text).into_response();
+        }
+    };
+    let Some(upgraded) = request.extensions_mut().remove::<OnUpgrade>() else {
+        let text = "this connection can't be upgraded\n";
+        return (StatusCode::UPGRADE_REQUIRED, text).into_response();
     };
     let peer = PeerInfo {
         address: Some(address.peer),
@@ -45,18 +52,17 @@ pub(super) async fn upgrade(
         token,
     };
     let hub = runtime.workers.hub.clone();
-    let tasks = runtime.workers.tasks.clone();
-    upgrade
-        .protocols([protocol.name()])
-        .read_buffer_size(SOCKET_BUFFER)
-        .write_buffer_size(SOCKET_BUFFER)
-        .max_message_size(MAX_MESSAGE)
-        .max_frame_size(MAX_MESSAGE)
-        .on_upgrade(move |socket| {
-            tasks.track_future(async move {
-                hub.serve_connection(mapped(socket), peer, protocol).await;
-            })
-        })
+    runtime.workers.tasks.spawn(async move {
+        match upgraded.await {
+            Ok(stream) => {
+                let stream = TokioIo::new(stream);
+                let socket = WsSocket::new(stream, Role::Server, MAX_MESSAGE, BytesMut::new());
+                hub.serve_connection(socket, peer, protocol).await;
+            }
+            Err(error) => tracing::debug!(%error, "a worker went away during its handshake"),
+        }
+    });
+    answer
 }
 
 async fn is_same_user(address: PeerAddress) -> bool {
@@ -69,45 +75,4 @@ async fn is_same_user(address: PeerAddress) -> bool {
     tokio::task::spawn_blocking(move || loopback::is_same_user(local, address.peer))
         .await
         .unwrap_or(false)
-}
-
-/// An axum socket as the hub sees it.
-fn mapped(
-    socket: WebSocket,
-) -> impl futures_util::Stream<Item = Result<WsMessage, WsError>>
-+ futures_util::Sink<WsMessage, Error = WsError>
-+ Unpin {
-    let mapped = socket
-        .filter_map(|message| std::future::ready(incoming(message)))
-        .with(|message| std::future::ready(Ok::<_, axum::Error>(outgoing(message))));
-    mapped.sink_map_err(|error: axum::Error| WsError::from_boxed(error.into_inner()))
-}
-
-fn incoming(message: Result<Message, axum::Error>) -> Option<Result<WsMessage, WsError>> {
-    let message = match message {
-        Ok(message) => message,
-        Err(error) => return Some(Err(WsError::from_boxed(error.into_inner()))),
-    };
-    Some(Ok(match message {
-        Message::Text(text) => WsMessage::Text(text.into()),
-        Message::Binary(bytes) => WsMessage::Binary(bytes),
-        Message::Close(Some(frame)) => WsMessage::Close(frame.code, frame.reason.to_string()),
-        Message::Close(None) => WsMessage::Close(close::NORMAL, String::new()),
-        Message::Ping(_) | Message::Pong(_) => return None,
-    }))
-}
-
-fn outgoing(message: WsMessage) -> Message {
-    match message {
-        // The hub writes JSON; what is no UTF-8 has no text form.
-        WsMessage::Text(bytes) => match Utf8Bytes::try_from(bytes) {
-            Ok(text) => Message::Text(text),
-            Err(_) => Message::Text(Utf8Bytes::default()),
-        },
-        WsMessage::Binary(bytes) => Message::Binary(bytes),
-        WsMessage::Close(code, reason) => Message::Close(Some(CloseFrame {
-            code,
-            reason: reason.into(),
-        })),
-    }
 }

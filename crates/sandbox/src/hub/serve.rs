@@ -22,8 +22,7 @@ impl Hub {
     /// Serves one worker's connection, whose handshake has been done with the result of
     /// [`crate::proto::negotiate`], until it ends.
     ///
-    /// The socket should be made with [`super::SOCKET_BUFFER`] and
-    /// [`crate::proto::MAX_MESSAGE`]; its larger messages end the connection.
+    /// The socket's limit is [`crate::proto::MAX_MESSAGE`]; larger messages end the connection.
     pub async fn serve_connection(
         &self,
         socket: impl Stream<Item = Result<WsMessage, WsError>>
@@ -115,7 +114,7 @@ impl Served<'_> {
             match message {
                 Some(Ok(WsMessage::Text(text))) => {
                     let Ok(text) = std::str::from_utf8(&text) else {
-                        continue;
+                        return (close::NOT_UTF8, "a text that is not UTF-8".to_owned());
                     };
                     let event = self.session.handle_text(text, self.hub.now());
                     self.conn.learn_dialect(self.session.dialect());
@@ -134,10 +133,7 @@ impl Served<'_> {
                 Some(Ok(WsMessage::Close(_, reason))) => {
                     return (close::NORMAL, format!("the worker closed: {reason}"));
                 }
-                Some(Err(WsError::TooLong)) => {
-                    return (close::TOO_BIG, WsError::TooLong.to_string());
-                }
-                Some(Err(error)) => return (close::NORMAL, error.to_string()),
+                Some(Err(error)) => return (error.close_code(), error.to_string()),
                 None => return (close::NORMAL, "the worker is gone".to_owned()),
             }
         }

@@ -171,7 +171,13 @@ impl Connection {
             let timeout = self.epoch + self.session.poll_timeout();
             let event = tokio::select! {
                 message = stream.next() => match message {
-                    Some(Ok(WsMessage::Text(text))) => self.text(&text),
+                    Some(Ok(WsMessage::Text(text))) => match std::str::from_utf8(&text) {
+                        Ok(text) => self.session.handle_text(text, self.epoch.elapsed()),
+                        Err(_) => {
+                            let reason = "a text that is not UTF-8".to_owned();
+                            return (Ended::Lost(reason), close::NOT_UTF8);
+                        }
+                    },
                     Some(Ok(WsMessage::Binary(bytes))) => {
                         if self.protocol == Protocol::V2
                             && let Err(Broken(reason)) = self.binary(&bytes)
@@ -186,10 +192,9 @@ impl Connection {
                     Some(Ok(WsMessage::Close(_, reason))) => {
                         return (Ended::Lost(format!("the hub closed: {reason}")), close::NORMAL);
                     }
-                    Some(Err(WsError::TooLong)) => {
-                        return (Ended::Lost(WsError::TooLong.to_string()), close::TOO_BIG);
+                    Some(Err(error)) => {
+                        return (Ended::Lost(error.to_string()), error.close_code());
                     }
-                    Some(Err(error)) => return (Ended::Lost(error.to_string()), close::NORMAL),
                     None => return (Ended::Lost("the hub is gone".to_owned()), close::NORMAL),
                 },
                 () = tokio::time::sleep_until(timeout) => self.session.handle_timeout(self.now()),
@@ -226,13 +231,6 @@ impl Connection {
 
     fn now(&self) -> Duration {
         self.epoch.elapsed()
-    }
-
-    fn text(&mut self, text: &Bytes) -> WorkerEvent {
-        match std::str::from_utf8(text) {
-            Ok(text) => self.session.handle_text(text, self.epoch.elapsed()),
-            Err(_) => WorkerEvent::None,
-        }
     }
 
     fn send_pending(&mut self) {

@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quintet_framing::backoff::Backoff;
-use quintet_framing::ws::{WsDial, WsLimits, dial};
+use quintet_framing::ws::{WsDial, dial_socket};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use tokio::sync::{Semaphore, watch};
@@ -52,7 +52,6 @@ use upload::Names;
 use crate::isolate::{Feature, ISOLATION_LABEL, IsolationClient, TEMP};
 use crate::paths::{PathError, Root};
 use crate::proto::{MAX_MESSAGE, Protocol, chosen};
-use crate::socket::TungsteniteSocket;
 
 /// How long a dial may take.
 const DIAL: Duration = Duration::from_secs(20);
@@ -62,10 +61,6 @@ const DRAIN: Duration = Duration::from_secs(5);
 
 /// How often leftovers are looked for.
 const SWEEP: Duration = Duration::from_secs(60 * 60);
-
-/// What a worker's socket may buffer. As much is cleared before every read, so that more of it would
-/// make each short message slower; bulk is read in larger pieces all the same.
-const READ_BUFFER: usize = 8 * 1024;
 
 /// Why a worker can't start.
 #[derive(Debug, thiserror::Error)]
@@ -324,18 +319,15 @@ impl Inner {
         let config = &self.state.config;
         let token = config.token.as_ref().map(|token| token.expose());
         let names: Vec<&str> = config.protocols.iter().map(|p| p.name()).collect();
+        let dial = WsDial {
+            url: &config.server_url,
+            protocols: &names,
+            token: token.as_deref(),
+            tls: self.tls.clone(),
+        };
         let dialled = tokio::select! {
             () = shutdown.cancelled() => return Ended::Shutdown,
-            dialled = tokio::time::timeout(DIAL, dial(WsDial {
-                url: &config.server_url,
-                protocols: &names,
-                token: token.as_deref(),
-                tls: self.tls.clone(),
-                limits: WsLimits {
-                    max_message: MAX_MESSAGE,
-                    read_buffer: READ_BUFFER,
-                },
-            })) => dialled,
+            dialled = tokio::time::timeout(DIAL, dial_socket(dial, MAX_MESSAGE)) => dialled,
         };
         let (socket, echo) = match dialled {
             Ok(Ok(dialled)) => dialled,
@@ -360,7 +352,6 @@ impl Inner {
             self.connection
                 .send_replace(ConnectionState::Online(protocol));
         };
-        let socket = TungsteniteSocket::new(socket);
         connection::serve(
             self.state.clone(),
             socket,

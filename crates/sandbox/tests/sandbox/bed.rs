@@ -10,13 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{SinkExt as _, StreamExt as _};
 use quintet_framing::backoff::BackoffPolicy;
-use quintet_framing::ws::{Refusal, WsDial, WsLimits, accept, dial};
+use quintet_framing::ws::{Refusal, WsDial, accept_socket, dial_socket};
 use quintet_sandbox::hub::{
-    AuthError, Hub, HubEvent, HubObserver, HubSettings, PeerInfo, Receipt, SOCKET_BUFFER,
-    WorkerAuth, WorkerStatus, auth, loopback,
+    AuthError, Hub, HubEvent, HubObserver, HubSettings, PeerInfo, Receipt, WorkerAuth,
+    WorkerStatus, auth, loopback,
 };
 use quintet_sandbox::proto::{MAX_MESSAGE, Protocol, Pulse, TokenHash, negotiate};
-use quintet_sandbox::socket::{TungsteniteSocket, WsMessage};
+use quintet_sandbox::socket::{WsMessage, WsSocket};
 use quintet_sandbox::worker::{RunError, Worker, WorkerConfig, scrub_environment};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
@@ -280,11 +280,7 @@ where
 {
     let mut token = None;
     let mut protocol = None;
-    let limits = WsLimits {
-        max_message: MAX_MESSAGE,
-        read_buffer: SOCKET_BUFFER,
-    };
-    let accepted = accept(socket, limits, |request| {
+    let accepted = accept_socket(socket, MAX_MESSAGE, |request| {
         let header = |name: &str| {
             request
                 .headers()
@@ -309,8 +305,7 @@ where
         same_user,
         token,
     };
-    hub.serve_connection(TungsteniteSocket::new(socket), peer, protocol.unwrap())
-        .await;
+    hub.serve_connection(socket, peer, protocol.unwrap()).await;
 }
 
 pub(crate) fn quick_backoff() -> BackoffPolicy {
@@ -378,32 +373,18 @@ impl Drop for Program {
 }
 
 /// One end of a WebSocket in a test's own hands.
-pub(crate) struct Raw<S>(pub(crate) TungsteniteSocket<S>);
+pub(crate) struct Raw<S>(pub(crate) WsSocket<S>);
 
 /// Dials a hub as a worker that says only what a test says.
 pub(crate) async fn raw_worker(url: &str, protocols: &[&str]) -> Raw<MaybeTlsStream<TcpStream>> {
-    raw_worker_with(url, protocols, 64 * 1024).await
-}
-
-pub(crate) async fn raw_worker_with(
-    url: &str,
-    protocols: &[&str],
-    read_buffer: usize,
-) -> Raw<MaybeTlsStream<TcpStream>> {
-    let limits = WsLimits {
-        max_message: 64 * 1024 * 1024,
-        read_buffer,
-    };
-    let (socket, _) = dial(WsDial {
+    let dial = WsDial {
         url,
         protocols,
         token: None,
         tls: None,
-        limits,
-    })
-    .await
-    .unwrap();
-    Raw(TungsteniteSocket::new(socket))
+    };
+    let (socket, _) = dial_socket(dial, 64 << 20).await.unwrap();
+    Raw(socket)
 }
 
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Raw<S> {
@@ -494,14 +475,9 @@ impl RawHub {
         let (socket, _) = soon("a worker dials", self.listener.accept())
             .await
             .unwrap();
-        let limits = WsLimits {
-            max_message: 64 * 1024 * 1024,
-            read_buffer: 64 * 1024,
-        };
-        let socket = accept(socket, limits, |_| Ok(Some(protocol.name().to_owned())))
-            .await
-            .unwrap();
-        let mut raw = Raw(TungsteniteSocket::new(socket));
+        let admit = |_: &_| Ok(Some(protocol.name().to_owned()));
+        let socket = accept_socket(socket, 64 << 20, admit).await.unwrap();
+        let mut raw = Raw(socket);
         let register = raw.json().await;
         (raw, register)
     }

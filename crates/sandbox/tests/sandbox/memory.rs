@@ -4,7 +4,7 @@ use quintet_sandbox::hub::{ExecEvent, UploadRequest};
 use quintet_sandbox::proto::Protocol;
 use serde_json::json;
 
-use crate::bed::{Bed, raw_worker_with, soon};
+use crate::bed::{Bed, raw_worker, soon};
 use crate::commands::command;
 
 const GIB: u64 = 1 << 30;
@@ -157,7 +157,7 @@ async fn an_idle_worker_costs_the_hub_little() {
         if number == 20 {
             before = status(std::process::id(), "VmRSS");
         }
-        let mut raw = raw_worker_with(&bed.url(), &["sandd.v2"], 1024).await;
+        let mut raw = raw_worker(&bed.url(), &["sandd.v2"]).await;
         raw.register(&format!("w{number}")).await;
         workers.push(raw);
     }

@@ -10,7 +10,7 @@ use quintet_sandbox::proto::{Liveness, Protocol};
 use quintet_sandbox::worker::{RunError, StartError, Worker};
 use serde_json::json;
 
-use crate::bed::{Bed, Program, RawHub, Running, quick_backoff, raw_worker, soon};
+use crate::bed::{Bed, Lone, Program, RawHub, Running, quick_backoff, raw_worker, soon};
 use crate::commands::{command, run, text};
 use crate::shells::{Typist, start};
 
@@ -682,6 +682,27 @@ async fn a_message_over_the_limit_closes_the_connection_and_one_at_the_limit_doe
 
 fn oversize(limit: usize) -> quintet_sandbox::socket::WsMessage {
     quintet_sandbox::socket::WsMessage::Text("x".repeat(limit + 1).into())
+}
+
+#[tokio::test]
+async fn a_text_that_is_not_utf8_closes_the_connection() {
+    use quintet_sandbox::socket::{WsMessage, close};
+    let bad = || WsMessage::Text(b"\xff".to_vec().into());
+    let expected = Some((close::NOT_UTF8, "a text that is not UTF-8".to_owned()));
+    let bed = Bed::start().await;
+    let mut raw = raw_worker(&bed.url(), &["sandd.v1"]).await;
+    raw.register("w").await;
+    futures_util::SinkExt::send(&mut raw.0, bad())
+        .await
+        .unwrap();
+    assert_eq!(raw.closed().await, expected);
+
+    let lone = Lone::start(|_| {}).await;
+    let mut raw = lone.hub.accept(Protocol::V1).await;
+    futures_util::SinkExt::send(&mut raw.0, bad())
+        .await
+        .unwrap();
+    assert_eq!(raw.closed().await, expected);
 }
 
 #[tokio::test]

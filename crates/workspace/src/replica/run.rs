@@ -76,15 +76,15 @@ pub struct WebSocketDial {
 #[async_trait]
 impl Dial for WebSocketDial {
     async fn dial(&self) -> Result<Connection, DialFailed> {
-        let (socket, _) = ws::dial(ws::WsDial {
+        let dial = ws::WsDial {
             url: &self.url,
             protocols: &[],
             token: self.token.as_deref(),
             tls: self.tls.clone(),
-            limits: ws_limits(),
-        })
-        .await
-        .map_err(|error| DialFailed(Box::new(error)))?;
+        };
+        let (socket, _) = ws::dial(dial, ws_limits())
+            .await
+            .map_err(|error| DialFailed(Box::new(error)))?;
         let (source, sink) = ws::frames(socket, FORMAT);
         Ok(Connection::new(source, sink))
     }

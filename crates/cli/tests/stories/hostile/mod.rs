@@ -25,12 +25,12 @@ async fn dialled(
         protocols,
         token,
         tls: None,
-        limits: WsLimits {
-            max_message: 16 << 20,
-            read_buffer: 4096,
-        },
     };
-    let (socket, _) = within("an answer", dial(asked)).await?;
+    let limits = WsLimits {
+        max_message: 16 << 20,
+        read_buffer: 4096,
+    };
+    let (socket, _) = within("an answer", dial(asked, limits)).await?;
     Ok(socket)
 }
 

@@ -1,23 +1,28 @@
 //! A worker that says what it should not, on the daemon's own port.
 
 use futures_util::{SinkExt, StreamExt};
+use quintet_framing::ws::{DialledSocket, WsDial, dial_socket};
 use quintet_sandbox::proto::frame::{Body, End, Frame, Mirror, Mirrored, Open, Outcome};
-use quintet_sandbox::socket::{TungsteniteSocket, WsMessage};
+use quintet_sandbox::socket::WsMessage;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
-use tokio_tungstenite::MaybeTlsStream;
 
-use super::{dialled, row};
+use super::row;
 use crate::harness::{Daemon, Machine, Running, within};
 
 /// A worker of this user that does as the story says.
-pub(super) struct BadWorker(TungsteniteSocket<MaybeTlsStream<TcpStream>>);
+pub(super) struct BadWorker(DialledSocket);
 
 impl BadWorker {
     pub(super) async fn registers(daemon: &Daemon, id: &str, token: Option<&str>) -> (Self, Value) {
         let url = daemon.http().replacen("http", "ws", 1) + "/ws";
-        let socket = dialled(&url, &["sandd.v2"], token).await.unwrap();
-        let mut worker = Self(TungsteniteSocket::new(socket));
+        let dial = WsDial {
+            url: &url,
+            protocols: &["sandd.v2"],
+            token,
+            tls: None,
+        };
+        let answered = within("an answer", dial_socket(dial, 16 << 20)).await;
+        let mut worker = Self(answered.unwrap().0);
         let register = json!({
             "type": "register", "daemon_id": id,
             "metadata": {

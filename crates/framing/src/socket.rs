@@ -1,0 +1,301 @@
+//! A WebSocket whose handshake is done, over any byte stream.
+//!
+//! Large payloads are read straight into the memory that they are handed out in, and written from
+//! the memory that they came in. Between messages a connection holds no buffer at all, so that
+//! thousands of idle ones cost little.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use futures_util::{Sink, Stream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::io::poll_read_buf;
+
+use crate::proto::websocket::{Assembler, MAX_HEAD, Outgoing, Received, close_payload};
+pub use crate::proto::websocket::{Role, WsFault, WsMessage, close};
+
+/// What is read at once while no large payload is awaited. It is on the stack.
+const SMALL_READ: usize = 8 * 1024;
+
+/// The most memory that is taken ahead of the bytes that have arrived of a large payload.
+const GROWTH_STEP: usize = 256 * 1024;
+
+/// Payloads up to this are gathered with their neighbours before they are written.
+const GATHERED: usize = 4 * 1024;
+
+/// Bytes that may wait before a sender waits until they are written.
+const QUEUED: usize = 64 * 1024;
+
+/// Slices of one write.
+const SLICES: usize = 16;
+
+/// Why a WebSocket can't be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum WsError {
+    /// The peer sent what is not a WebSocket message.
+    #[error(transparent)]
+    Fault(#[from] WsFault),
+    /// The connection ended inside a message.
+    #[error("the connection ended inside a message")]
+    Cut,
+    /// The connection broke.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl WsError {
+    /// The code of the close frame that answers it.
+    pub fn close_code(&self) -> u16 {
+        match self {
+            Self::Fault(WsFault::TooLong { .. }) => close::TOO_BIG,
+            Self::Fault(_) => close::PROTOCOL,
+            Self::Cut | Self::Io(_) => close::NORMAL,
+        }
+    }
+}
+
+/// A stream and sink of [`WsMessage`]. Pings are answered by the stream, while it is polled.
+#[derive(Debug)]
+pub struct WsSocket<S> {
+    stream: S,
+    assembler: Assembler,
+    arrived: BytesMut,
+    writing: Writing,
+    /// The reader writes: the answer to a ping, while nobody else does.
+    answering: bool,
+    ended: bool,
+}
+
+impl<S> WsSocket<S> {
+    /// The end `role` of a connection, of which `arrived` was read behind the handshake. Messages
+    /// over `limit` bytes are refused.
+    pub fn new(stream: S, role: Role, limit: usize, arrived: BytesMut) -> Self {
+        Self {
+            stream,
+            assembler: Assembler::new(role, limit),
+            arrived,
+            writing: Writing::new(role),
+            answering: false,
+            ended: false,
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WsSocket<S> {
+    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let have = self.arrived.len();
+        let spare = self.arrived.capacity() - have;
+        let missing = self.assembler.missing(have);
+        if missing > SMALL_READ || (missing > 0 && missing <= spare) {
+            if spare < missing.min(SMALL_READ) {
+                // With the head of the next frame, so that one read brings one frame.
+                let room = missing.min(GROWTH_STEP.max(have)).saturating_add(MAX_HEAD);
+                let mut larger = BytesMut::with_capacity(have + room);
+                larger.extend_from_slice(&self.arrived);
+                self.arrived = larger;
+            }
+            return poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.arrived);
+        }
+        let mut bytes = [const { MaybeUninit::uninit() }; SMALL_READ];
+        let mut read = ReadBuf::uninit(&mut bytes);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
+        self.arrived.extend_from_slice(read.filled());
+        Poll::Ready(Ok(read.filled().len()))
+    }
+
+    fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writing.poll(Pin::new(&mut self.stream), cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WsSocket<S> {
+    type Item = Result<WsMessage, WsError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        while !this.ended {
+            match this.assembler.next(&mut this.arrived) {
+                Ok(Some(Received::Message(message))) => {
+                    if this.arrived.is_empty() {
+                        // Else it would hold the memory of what it was cut from.
+                        this.arrived = BytesMut::new();
+                    }
+                    return Poll::Ready(Some(Ok(message)));
+                }
+                Ok(Some(Received::Ping(bytes))) => {
+                    // A writer that has begun takes it along, and only that is to be woken.
+                    this.answering |= this.writing.queued == 0;
+                    this.writing.pong = Some(bytes);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(fault) => {
+                    this.ended = true;
+                    return Poll::Ready(Some(Err(fault.into())));
+                }
+            }
+            if this.answering
+                && let Poll::Ready(written) = this.poll_written(cx)
+            {
+                this.answering = false;
+                if let Err(error) = written {
+                    this.ended = true;
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+            }
+            let error = match ready!(this.poll_arrival(cx)) {
+                Ok(0) if this.assembler.is_inside(this.arrived.len()) => WsError::Cut,
+                Ok(0) => break,
+                Ok(_) => continue,
+                Err(error) => error.into(),
+            };
+            this.ended = true;
+            return Poll::Ready(Some(Err(error)));
+        }
+        this.ended = true;
+        Poll::Ready(None)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Sink<WsMessage> for WsSocket<S> {
+    type Error = WsError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WsError>> {
+        if self.writing.queued < QUEUED {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_written(cx).map_err(WsError::from)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: WsMessage) -> Result<(), WsError> {
+        self.writing.put(message);
+        self.answering = false;
+        Ok(())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WsError>> {
+        self.poll_written(cx).map_err(WsError::from)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WsError>> {
+        ready!(self.poll_written(cx))?;
+        Pin::new(&mut self.stream)
+            .poll_shutdown(cx)
+            .map_err(WsError::from)
+    }
+}
+
+/// What waits to be written, in its order.
+#[derive(Debug)]
+struct Writing {
+    /// What keys are made from; only a client has them.
+    keys: Option<Keys>,
+    slices: VecDeque<Bytes>,
+    /// Small frames, and the head of a large one, behind the slices.
+    gathered: BytesMut,
+    queued: usize,
+    /// The answer to the last ping; earlier ones need none (5.5.3).
+    pong: Option<Bytes>,
+}
+
+impl Writing {
+    fn new(role: Role) -> Self {
+        Self {
+            keys: (role == Role::Client).then(Keys::default),
+            slices: VecDeque::new(),
+            gathered: BytesMut::new(),
+            queued: 0,
+            pong: None,
+        }
+    }
+
+    fn put(&mut self, message: WsMessage) {
+        let key = self.key();
+        let frame = Outgoing::message(&message, key);
+        let payload = match message {
+            WsMessage::Text(bytes) | WsMessage::Binary(bytes) => bytes,
+            WsMessage::Close(code, reason) => close_payload(code, &reason),
+        };
+        let before = self.gathered.len();
+        if payload.len() <= GATHERED {
+            frame.whole(&payload, &mut self.gathered);
+            self.queued += self.gathered.len() - before;
+            return;
+        }
+        frame.head(payload.len(), &mut self.gathered);
+        self.queued += self.gathered.len() - before + payload.len();
+        self.slices.push_back(self.gathered.split().freeze());
+        self.slices.push_back(frame.payload(payload));
+    }
+
+    fn key(&mut self) -> Option<[u8; 4]> {
+        self.keys.as_mut().map(Keys::next)
+    }
+
+    fn poll(
+        &mut self,
+        mut stream: Pin<&mut impl AsyncWrite>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(bytes) = self.pong.take() {
+            let before = self.gathered.len();
+            Outgoing::pong(self.key()).whole(&bytes, &mut self.gathered);
+            self.queued += self.gathered.len() - before;
+        }
+        while self.queued > 0 {
+            let written = {
+                let mut slices = [IoSlice::new(&[]); SLICES];
+                let waiting = self.slices.iter().map(|slice| &slice[..]);
+                let waiting = waiting.chain([&self.gathered[..]]);
+                let mut count = 0;
+                for (slice, bytes) in slices.iter_mut().zip(waiting) {
+                    *slice = IoSlice::new(bytes);
+                    count += 1;
+                }
+                let slices = &slices[..count];
+                ready!(stream.as_mut().poll_write_vectored(cx, slices))?
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written(written);
+        }
+        // Between messages it holds no memory.
+        self.gathered = BytesMut::new();
+        self.slices.shrink_to(2 * SLICES);
+        stream.poll_flush(cx)
+    }
+
+    fn written(&mut self, mut count: usize) {
+        self.queued -= count;
+        while let Some(first) = self.slices.front_mut() {
+            if first.len() > count {
+                first.advance(count);
+                return;
+            }
+            count -= first.len();
+            self.slices.pop_front();
+        }
+        self.gathered.advance(count);
+    }
+}
+
+/// Keys that a page or a proxy between the ends can't foresee (10.3), without a system call each.
+#[derive(Debug, Default)]
+struct Keys {
+    secret: RandomState,
+    count: u64,
+}
+
+impl Keys {
+    fn next(&mut self) -> [u8; 4] {
+        self.count += 1;
+        let [a, b, c, d, ..] = self.secret.hash_one(self.count).to_ne_bytes();
+        [a, b, c, d]
+    }
+}
