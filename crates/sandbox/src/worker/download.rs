@@ -9,14 +9,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
+use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::state::WorkerState;
 use super::transfer::{TransferError, TransferStream};
 use super::upload::hash_prefix;
 use crate::lanes::Link;
-use crate::proto::frame::{Body, Entry, EntryKind, FrameKind, HEADER, MAX_DATA, Opened, header};
+use crate::proto::frame::{
+    Body, Entry, EntryKind, FrameKind, HEADER, MAX_DATA, Opened, StreamId, header,
+};
 use crate::proto::{CHUNK, Dialect, WorkerToHub};
 use crate::socket::WsMessage;
 
@@ -95,7 +99,6 @@ impl WorkerState {
                 hash_prefix(&mut file, offset).is_ok_and(|hash| hash == expected)
             });
         let mut at = if matches { offset } else { 0 };
-        io::Seek::seek(&mut file, io::SeekFrom::Start(at))?;
         stream.frame(Body::Opened(Opened {
             offset: at,
             size: Some(size),
@@ -106,10 +109,7 @@ impl WorkerState {
         }))?;
         while at < size {
             let want = chunk_len(size - at, MAX_DATA);
-            let mut frame = header(FrameKind::Out, stream.id(), want);
-            frame.resize(HEADER + want, 0);
-            read_whole(&mut file, &mut frame[HEADER..], path)?;
-            stream.send_data(frame)?;
+            stream.send_data(read_frame(&file, at, want, stream.id(), path)?)?;
             at += want as u64;
         }
         Ok(())
@@ -210,7 +210,7 @@ impl Lines<'_> {
             return Ok(());
         }
         let frame = std::mem::take(&mut self.frame);
-        self.stream.send_data(frame)
+        self.stream.send_data(frame.freeze())
     }
 }
 
@@ -246,4 +246,32 @@ fn read_whole(file: &mut File, buffer: &mut [u8], path: &str) -> Result<(), Tran
         },
         _ => error.into(),
     })
+}
+
+/// The frame of `want` bytes of a file, read behind its header into memory that was not cleared.
+fn read_frame(
+    file: &File,
+    at: u64,
+    want: usize,
+    stream: StreamId,
+    path: &str,
+) -> Result<Bytes, TransferError> {
+    let len = HEADER + want;
+    let mut frame = Vec::with_capacity(len);
+    frame.extend_from_slice(&header(FrameKind::Out, stream, 0));
+    while frame.len() < len {
+        let offset = at + (frame.len() - HEADER) as u64;
+        match rustix::io::pread(file, spare_capacity(&mut frame), offset) {
+            Ok(0) => {
+                return Err(TransferError::Shrunk {
+                    path: path.to_owned(),
+                });
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        }
+    }
+    // The allocator may have given more room than was asked for.
+    frame.truncate(len);
+    Ok(frame.into())
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::state::WorkerState;
@@ -166,7 +166,7 @@ impl TransferStream {
     }
 
     /// Sends a data frame whose payload stands behind its header, once there is credit for it.
-    pub(crate) fn send_data(&mut self, frame: BytesMut) -> Result<(), TransferError> {
+    pub(crate) fn send_data(&mut self, frame: Bytes) -> Result<(), TransferError> {
         let len = frame.len() - HEADER;
         debug_assert!(
             len < INITIAL_CREDIT as usize,
@@ -187,7 +187,7 @@ impl TransferStream {
             }
         }
         self.send.spend(len);
-        self.put(frame.freeze())
+        self.put(frame)
     }
 
     pub(crate) fn frame(&self, body: Body) -> Result<(), TransferError> {
