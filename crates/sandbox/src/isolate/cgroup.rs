@@ -175,6 +175,11 @@ impl Entered {
         for (_, file, value) in plan {
             write(&self.group.join(file), value)?;
         }
+        // Else what is over the limit would go to the swap, where there is one.
+        let swap = self.group.join("memory.swap.max");
+        if plan.iter().any(|(controller, ..)| *controller == "memory") && swap.exists() {
+            write(&swap, "0")?;
+        }
         move_into(&self.group, pid)
     }
 

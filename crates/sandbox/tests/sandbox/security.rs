@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quintet_sandbox::hub::{ExecOutcome, ExecRequest, HubEvent, HubSettings};
 use quintet_sandbox::isolate::{
-    HelperCommand, IsolationConfig, Limits, Network, probe, seccomp, temp_beside,
+    Feature, HelperCommand, IsolationConfig, Limits, Network, probe, seccomp, temp_beside,
 };
 use quintet_sandbox::proto::{Fingerprint, Token};
 use quintet_sandbox::tls;
@@ -394,6 +394,59 @@ async fn limits_and_the_missing_network_are_felt() {
     let _free = bed.worker("free").await;
     let output = run(&bed, "free", command(&connect)).await;
     assert_eq!(output.outcome, ExecOutcome::Exited(0));
+}
+
+/// Where this machine has the controllers of cgroup v2; elsewhere nothing but the files that are
+/// written can be looked at, as `isolate::cgroup` does.
+#[tokio::test]
+async fn limits_of_a_control_group_hold_for_all_commands_together() {
+    let lacks = |it: &&Feature| it.name.starts_with("cgroup.") && !it.available;
+    if let Some(missing) = probe(Network::On).iter().find(lacks) {
+        eprintln!("skipped: {} is missing: {}", missing.name, missing.detail);
+        return;
+    }
+    let bed = Bed::start().await;
+    let mut config = bed.config("w");
+    let limits = Limits {
+        memory_bytes: Some(96 << 20),
+        processes: Some(40),
+        cpu_percent: Some(20),
+        ..Limits::default()
+    };
+    config.isolation = Some(isolation(limits, Network::On));
+    let _worker = bed.worker_with(config).await;
+    let hold = |megabytes: u32| {
+        let bytes = megabytes * 1_000_000;
+        format!("head -c {bytes} /dev/zero | tail -c {bytes} | wc -c")
+    };
+    let output = run(&bed, "w", command(&hold(40))).await;
+    assert_eq!(text(&output.stdout).trim(), "40000000");
+    // Each of these would fit by itself.
+    let both = format!("{} & {}; wait", hold(70), hold(70));
+    let output = run(&bed, "w", command(&both)).await;
+    assert!(
+        text(&output.stdout)
+            .lines()
+            .any(|it| it.trim() != "70000000"),
+        "{output:?}"
+    );
+    let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; cat /proc/self/cgroup";
+    let output = run(&bed, "w", command(busy)).await;
+    let group = text(&output.stdout)
+        .lines()
+        .find_map(|it| it.strip_prefix("0::"));
+    let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter();
+    let stat = mounts
+        .map(|mount| format!("{mount}{}/cpu.stat", group.unwrap()))
+        .find_map(|file| std::fs::read_to_string(file).ok())
+        .unwrap();
+    assert!(!stat.contains("nr_throttled 0\n"), "{stat}");
+    let many = "for i in $(seq 60); do sleep 30 & done; echo all of them";
+    let output = run(&bed, "w", command(many)).await;
+    assert_eq!(
+        (text(&output.stdout), output.stderr.is_empty()),
+        ("", false)
+    );
 }
 
 #[tokio::test]
