@@ -54,8 +54,9 @@ pub(crate) async fn run(context: &Context, args: ShellArgs) -> Result<ExitCode, 
     match ended {
         Ok(Left::Ended(code)) => Ok(ExitCode::from(code)),
         Ok(Left::Detached { worker, job }) => {
+            // The shell's prompt is on the line.
             context.output.talk(format_args!(
-                "detached; `quintet shell {worker} --attach {job}` goes on with it"
+                "\ndetached; `quintet shell {worker} --attach {job}` goes on with it"
             ));
             Ok(ExitCode::SUCCESS)
         }
