@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::harness::{Machine, Running, within};
-use crate::workers::exec;
+use crate::workers::{exec, row};
 
 /// A token for the worker `w`, as a script takes it from the program.
 async fn token(machine: &Machine) -> String {
@@ -52,10 +52,18 @@ async fn a_token_lets_a_worker_in_and_its_end_throws_it_out() {
 
     let listed = machine.runs(&["token", "ls", "--json"]).await.json();
     assert_eq!(listed[0]["worker"], "w");
+    let waiting = machine.begins(&["exec", "w", "--", "sleep 1000"]);
+    row(&machine, "command_started", |data| {
+        data["command"] == "sleep 1000"
+    })
+    .await;
     machine.runs(&["token", "revoke", "1"]).await.succeeds();
+    let said = waiting.ends().await.fails(125);
+    assert!(said.contains("its token was revoked"), "{said}");
     worker.prints("not connected").await;
     worker.prints("not valid for w").await;
-    exec(&machine, &["w", "--", "true"]).await.fails(125);
+    let said = exec(&machine, &["w", "--", "true"]).await.fails(125);
+    assert!(said.contains("quintet token create --worker w"), "{said}");
 }
 
 #[tokio::test]

@@ -124,11 +124,11 @@ impl Runtime {
 
     pub(super) async fn revoke_token(&self, id: u64) -> Result<Accepted, Refusal> {
         let (seq, worker) = self.db.write(move |tx| tokens::revoke(tx, id)).await?;
-        // One that came in otherwise is back at once; one that needs this token is not.
-        self.workers
-            .hub
-            .disconnect(&worker, "its token was revoked");
-        self.workspaces.shut_out(&worker);
+        // One that came in otherwise, or with another of its tokens, stays.
+        let hub = &self.workers.hub;
+        if !hub.recheck(&worker, "its token was revoked").await {
+            self.workspaces.shut_out(&worker);
+        }
         Ok(Accepted { seq })
     }
 }

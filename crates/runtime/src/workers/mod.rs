@@ -190,7 +190,7 @@ impl From<RequestError> for Refusal {
         let text = error.to_string();
         match error {
             RequestError::UnknownWorker { .. } => Self::NotFound(text),
-            RequestError::NotOnline { .. } => Self::Conflict(text),
+            RequestError::NotOnline { .. } | RequestError::Dismissed { .. } => Self::Conflict(text),
             RequestError::NeedsV2 { .. } | RequestError::Failed { .. } | RequestError::Local(_) => {
                 Self::Bad(text)
             }

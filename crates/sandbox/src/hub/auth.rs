@@ -50,7 +50,7 @@ pub enum AuthError {
 #[async_trait]
 pub trait WorkerAuth: Send + Sync {
     /// Called for every registration, concurrently. An answer holds until the connection ends or
-    /// [`super::Hub::disconnect`] is called, which is how a revocation takes effect at once.
+    /// [`super::Hub::recheck`] is called, which is how a revocation takes effect at once.
     async fn authorize(&self, peer: &PeerInfo, daemon_id: &str) -> Result<(), AuthError>;
 }
 

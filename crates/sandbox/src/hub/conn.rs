@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use super::auth::PeerInfo;
 use super::lock;
 use crate::lanes::Link;
 use crate::proto::credit::{ReceiveCredit, SendCredit};
@@ -56,6 +57,7 @@ pub(super) struct Conn(Arc<Inner>);
 struct Inner {
     link: Link,
     protocol: Protocol,
+    peer: PeerInfo,
     /// Short sections without an await.
     routes: Mutex<Routes>,
     dialect: watch::Sender<Option<Dialect>>,
@@ -112,12 +114,14 @@ impl Conn {
     pub(super) fn new(
         link: Link,
         protocol: Protocol,
+        peer: PeerInfo,
         close: oneshot::Sender<(u16, String)>,
     ) -> Self {
         let known = (protocol == Protocol::V2).then_some(Dialect::Seed);
         Self(Arc::new(Inner {
             link,
             protocol,
+            peer,
             routes: Mutex::default(),
             dialect: watch::Sender::new(known),
             running: AtomicUsize::new(0),
@@ -141,6 +145,11 @@ impl Conn {
 
     pub(super) fn protocol(&self) -> Protocol {
         self.0.protocol
+    }
+
+    /// Who dialled.
+    pub(super) fn peer(&self) -> &PeerInfo {
+        &self.0.peer
     }
 
     pub(super) fn running(&self) -> usize {
@@ -211,6 +220,13 @@ impl Conn {
         if let Some(close) = lock(&self.0.close).take() {
             // The task may be gone already, which is what was asked for.
             let _ = close.send((code, reason));
+        }
+    }
+
+    /// Cancels what runs for this hub, whose worker nobody reaches any more.
+    pub(super) fn cancel_streams(&self) {
+        for stream in self.routes().streams.keys() {
+            self.0.link.urgent(*stream, Body::Cancel);
         }
     }
 

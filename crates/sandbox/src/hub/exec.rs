@@ -99,9 +99,7 @@ impl Hub {
         request: ExecRequest,
     ) -> Result<ExecHandle, RequestError> {
         let conn = self.inner.online(worker)?;
-        let lost = |_| RequestError::Lost {
-            worker: worker.to_owned(),
-        };
+        let lost = |_| self.inner.lost(worker);
         let id = uuid::Uuid::now_v7().to_string();
         let timeout_secs = request.timeout.map_or(DEFAULT_TIMEOUT_SECS, |timeout| {
             timeout
@@ -182,9 +180,7 @@ impl Hub {
             stderr: 0,
         };
         let running = conn.count();
-        let lost = || RequestError::Lost {
-            worker: worker.to_owned(),
-        };
+        let lost = || self.inner.lost(worker);
         let stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
         let (stream, opened) = match answer(stream, GivenUp::Left).await {
             Answer::Opened(stream, opened) => (stream, opened),
@@ -446,9 +442,7 @@ impl ExecHandle {
     }
 
     fn lost(&self) -> RequestError {
-        RequestError::Lost {
-            worker: self.worker.clone(),
-        }
+        self.hub.inner.lost(&self.worker)
     }
 
     fn ended(

@@ -45,9 +45,7 @@ impl Hub {
                 what: WHAT,
             });
         }
-        let lost = || RequestError::Lost {
-            worker: worker.to_owned(),
-        };
+        let lost = || self.inner.lost(worker);
         let (mtime_ms, mtime_ns) = request.modified.map(mtime::split).unzip();
         let open = Open::Folder {
             path: request.path.clone(),
@@ -93,9 +91,7 @@ impl Hub {
         enough: impl Fn(&[Entry]) -> bool,
     ) -> Result<(), RequestError> {
         let conn = self.inner.online_v2(worker, "list files")?;
-        let lost = || RequestError::Lost {
-            worker: worker.to_owned(),
-        };
+        let lost = || self.inner.lost(worker);
         let open = Open::List {
             path: path.to_owned(),
         };

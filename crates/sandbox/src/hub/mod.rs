@@ -46,8 +46,8 @@ use crate::proto::frame::{FailureCode, JobInfo, Open, Outcome};
 use crate::proto::{Liveness, Protocol};
 use crate::socket::close;
 
-/// The read buffer that a hub's sockets should have: every idle worker holds one.
-pub const SOCKET_BUFFER: usize = 12 * 1024;
+/// How long an authorization may take.
+const AUTHORIZE: Duration = Duration::from_secs(10);
 
 /// A hub's clockwork.
 #[derive(Debug, Clone, Copy)]
@@ -95,6 +95,17 @@ pub enum RequestError {
     Lost {
         /// Its name.
         worker: String,
+    },
+    /// It is no longer let in.
+    #[error(
+        "the worker {worker:?} was sent away: {reason}; what it ran was cancelled, and to come back it \
+         needs a token of `quintet token create --worker {worker}`"
+    )]
+    Dismissed {
+        /// Its name.
+        worker: String,
+        /// Why.
+        reason: String,
     },
     /// What was asked for ended with the worker's program, which is another one now.
     #[error(
@@ -222,8 +233,24 @@ impl Hub {
         self.inner.changes.subscribe()
     }
 
-    /// Closes a worker's connection. A revoked token is taken back by calling this after the
-    /// store no longer knows it: the worker can't register again.
+    /// Asks again whether a worker may be here; called after one of its tokens was revoked. One that
+    /// may not is sent away with `reason`: what it runs for this hub is cancelled, and who waits for
+    /// it is told at once. True when it may stay.
+    pub async fn recheck(&self, worker: &str, reason: &str) -> bool {
+        let conn = self.inner.registry().conn(worker).cloned();
+        let Some(conn) = conn else {
+            return false;
+        };
+        match self.inner.authorize(conn.peer(), worker).await {
+            Ok(()) => return true,
+            // It is asked for its token again when it comes back.
+            Err(AuthError::Unavailable(_)) => conn.close(close::POLICY, reason.to_owned()),
+            Err(_) => self.inner.dismiss(worker, &conn, reason),
+        }
+        false
+    }
+
+    /// Closes a worker's connection. It comes back by itself.
     pub fn disconnect(&self, worker: &str, reason: &str) {
         let registry = self.inner.registry();
         if let Some(conn) = registry.conn(worker) {
@@ -234,9 +261,7 @@ impl Hub {
     /// The commands and shells that a worker keeps, its own restarts excepted.
     pub async fn jobs(&self, worker: &str) -> Result<Vec<JobInfo>, RequestError> {
         let conn = self.inner.online_v2(worker, "list its commands")?;
-        let lost = || RequestError::Lost {
-            worker: worker.to_owned(),
-        };
+        let lost = || self.inner.lost(worker);
         let mut stream = conn.open(Open::Jobs, 0).await.map_err(|_| lost())?;
         loop {
             match stream.next().await.ok_or_else(lost)? {
@@ -277,6 +302,9 @@ impl Inner {
 
     fn online(&self, worker: &str) -> Result<Conn, RequestError> {
         let registry = self.registry();
+        if let Some(reason) = registry.dismissed(worker) {
+            return Err(dismissed(worker, reason));
+        }
         match (registry.status(worker), registry.conn(worker)) {
             (Some(WorkerStatus::Online), Some(conn)) => Ok(conn.clone()),
             (Some(status), _) => Err(RequestError::NotOnline {
@@ -300,30 +328,60 @@ impl Inner {
         }
     }
 
+    /// Why a request ends whose connection is gone.
+    fn lost(&self, worker: &str) -> RequestError {
+        match self.registry().dismissed(worker) {
+            Some(reason) => dismissed(worker, reason),
+            None => RequestError::Lost {
+                worker: worker.to_owned(),
+            },
+        }
+    }
+
+    async fn authorize(&self, peer: &PeerInfo, worker: &str) -> Result<(), AuthError> {
+        let answer = self.auth.authorize(peer, worker);
+        match tokio::time::timeout(AUTHORIZE, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(AuthError::Unavailable("no answer in time".to_owned())),
+        }
+    }
+
+    /// Sends a worker away that may not come back as it is.
+    fn dismiss(&self, worker: &str, conn: &Conn, reason: &str) {
+        self.registry().dismiss(worker, conn.id(), reason);
+        conn.cancel_streams();
+        conn.close(close::POLICY, reason.to_owned());
+        self.changed();
+    }
+
     /// Waits for a worker to be online under another registration than `lost`.
     async fn returned(&self, worker: &str, lost: Registration) -> Result<Conn, RequestError> {
         let mut changes = self.changes.subscribe();
         let found = async {
             loop {
-                if let Ok(conn) = self.online_v2(worker, "continue")
-                    && conn.registration() != lost
-                {
-                    return conn;
+                match self.online_v2(worker, "continue") {
+                    Ok(conn) if conn.registration() != lost => return Ok(conn),
+                    Err(error @ RequestError::Dismissed { .. }) => return Err(error),
+                    Ok(_) | Err(_) => {}
                 }
                 if changes.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
             }
         };
-        let gone = || RequestError::Lost {
-            worker: worker.to_owned(),
-        };
         tokio::select! {
             found = tokio::time::timeout(self.settings.reattach, found) => {
-                found.map_err(|_| gone())
+                found.unwrap_or_else(|_| Err(self.lost(worker)))
             }
-            () = self.shutdown.cancelled() => Err(gone()),
+            () = self.shutdown.cancelled() => Err(self.lost(worker)),
         }
+    }
+}
+
+fn dismissed(worker: &str, reason: &str) -> RequestError {
+    RequestError::Dismissed {
+        worker: worker.to_owned(),
+        reason: reason.to_owned(),
     }
 }
 

@@ -67,6 +67,8 @@ struct Entry {
     conn: Conn,
     /// Order of departure, to forget the longest gone first.
     departed: u64,
+    /// Why it may not come back as it is.
+    dismissed: Option<String>,
 }
 
 impl Registry {
@@ -90,6 +92,7 @@ impl Registry {
             status: WorkerStatus::Online,
             conn: conn.clone(),
             departed: 0,
+            dismissed: None,
         };
         self.remembered.remove(id);
         let former = self.workers.insert(id.to_owned(), entry)?;
@@ -112,6 +115,21 @@ impl Registry {
             self.forget_longest_gone();
         }
         true
+    }
+
+    /// Notes that a worker may not come back as it is; nothing happens if a newer connection has taken
+    /// its place.
+    pub(super) fn dismiss(&mut self, id: &str, conn: u64, reason: &str) {
+        if let Some(entry) = self.workers.get_mut(id)
+            && entry.conn.id() == conn
+        {
+            entry.dismissed = Some(reason.to_owned());
+        }
+    }
+
+    /// Why a worker may not come back as it is.
+    pub(super) fn dismissed(&self, id: &str) -> Option<&str> {
+        self.workers.get(id)?.dismissed.as_deref()
     }
 
     fn forget_longest_gone(&mut self) {

@@ -1,7 +1,5 @@
 //! The task of one connection.
 
-use std::time::Duration;
-
 use futures_util::{Sink, Stream, StreamExt as _};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -14,9 +12,6 @@ use super::{Hub, Inner};
 use crate::lanes::{Link, write_loop};
 use crate::proto::{HubEvent, HubSession, Metadata, Names, Protocol, WorkerToHub};
 use crate::socket::{WsError, WsMessage, close};
-
-/// How long an authorization may take.
-const AUTHORIZE: Duration = Duration::from_secs(10);
 
 impl Hub {
     /// Serves one worker's connection, whose handshake has been done with the result of
@@ -36,13 +31,12 @@ impl Hub {
         // One way to close from outside, one towards the writer.
         let (kick, kicked) = oneshot::channel();
         let (close_tx, close_rx) = oneshot::channel();
-        let conn = Conn::new(link.clone(), protocol, kick);
+        let conn = Conn::new(link.clone(), protocol, peer, kick);
         let mut served = Served {
             hub: &self.inner,
             session: HubSession::new(protocol, self.inner.now()),
             conn: conn.clone(),
             link,
-            peer,
             protocol,
             stale: false,
         };
@@ -88,7 +82,6 @@ struct Served<'a> {
     session: HubSession,
     conn: Conn,
     link: Link,
-    peer: PeerInfo,
     protocol: Protocol,
     stale: bool,
 }
@@ -226,23 +219,22 @@ impl Served<'_> {
         // A token that was taken back since the first look found no connection to close.
         match self.authorize(&id).await {
             Ok(()) => Ok(()),
-            Err(reason) => Err((close::POLICY, reason)),
+            Err(reason) => {
+                self.hub.dismiss(&id, &self.conn, &reason);
+                Err((close::POLICY, reason))
+            }
         }
     }
 
     async fn authorize(&self, id: &str) -> Result<(), String> {
-        let authorize = self.hub.auth.authorize(&self.peer, id);
-        match tokio::time::timeout(AUTHORIZE, authorize).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("tokens can't be checked now".to_owned()),
-        }
+        let answer = self.hub.authorize(self.conn.peer(), id).await;
+        answer.map_err(|error| error.to_string())
     }
 
     async fn refuse(&mut self, id: String, reason: String) -> (u16, String) {
         let mut receipt = self.hub.observe(Observed::WorkerRefused {
             worker: id,
-            address: self.peer.address,
+            address: self.conn.peer().address,
             reason: reason.clone(),
         });
         // It is refused whether or not that can be written; the observer says if not.

@@ -305,9 +305,7 @@ impl ShellHandle {
     }
 
     fn lost(&self) -> RequestError {
-        RequestError::Lost {
-            worker: self.worker.clone(),
-        }
+        self.hub.inner.lost(&self.worker)
     }
 
     fn observe_end(&mut self, result: &str) {

@@ -134,9 +134,7 @@ impl Hub {
                 result => return result,
             }
         }
-        Err(RequestError::Lost {
-            worker: worker.to_owned(),
-        })
+        Err(self.inner.lost(worker))
     }
 
     async fn upload_with_retries(
@@ -157,9 +155,7 @@ impl Hub {
             }
             conn = self.inner.returned(worker, registration).await?;
         }
-        Err(RequestError::Lost {
-            worker: worker.to_owned(),
-        })
+        Err(self.inner.lost(worker))
     }
 
     async fn upload_v1(
@@ -171,9 +167,7 @@ impl Hub {
         progress: &mut impl FnMut(u64),
         sent: &mut u64,
     ) -> Result<(), RequestError> {
-        let lost = |_| RequestError::Lost {
-            worker: worker.to_owned(),
-        };
+        let lost = |_| self.inner.lost(worker);
         let id = uuid::Uuid::now_v7().to_string();
         let mut route = conn.request(&id).map_err(lost)?;
         let start = HubToWorker::FileUploadStart {
@@ -220,9 +214,7 @@ impl Hub {
         have: Option<Have>,
         mut audit: Audit,
     ) -> Result<DownloadHandle, RequestError> {
-        let lost = || RequestError::Lost {
-            worker: worker.to_owned(),
-        };
+        let lost = || self.inner.lost(worker);
         let (source, file) = match conn.protocol() {
             Protocol::V1 => {
                 let id = uuid::Uuid::now_v7().to_string();
@@ -528,9 +520,7 @@ impl DownloadHandle {
             Source::V1 { route, offset } => {
                 match tokio::time::timeout(self.patience, route.answers.recv()).await {
                     Ok(Some(message)) => v1_chunk(message, offset),
-                    Ok(None) => Err(RequestError::Lost {
-                        worker: self.worker.clone(),
-                    }),
+                    Ok(None) => Err(self.audit.hub.inner.lost(&self.worker)),
                     Err(_) => Err(RequestError::NoAnswer {
                         worker: self.worker.clone(),
                         waited: self.patience,
@@ -551,9 +541,7 @@ impl DownloadHandle {
                     }
                     Some(StreamEvent::Opened(_) | StreamEvent::Err(_)) => {}
                     None => {
-                        break Err(RequestError::Lost {
-                            worker: self.worker.clone(),
-                        });
+                        break Err(self.audit.hub.inner.lost(&self.worker));
                     }
                 }
             },

@@ -9,6 +9,7 @@ mod lost;
 mod memory;
 mod reconnect;
 mod released;
+mod revoked;
 mod security;
 mod shells;
 mod uploads;

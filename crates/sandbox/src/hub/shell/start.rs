@@ -137,9 +137,7 @@ impl Hub {
                 }
             }
         }
-        Err(RequestError::Lost {
-            worker: worker.to_owned(),
-        })
+        Err(self.inner.lost(worker))
     }
 
     /// Attaches to a job and waits until the worker has accepted it.
@@ -149,9 +147,7 @@ impl Hub {
         conn: &Conn,
         open: Open,
     ) -> Result<(HubStream, Opened), RequestError> {
-        let lost = || RequestError::Lost {
-            worker: worker.to_owned(),
-        };
+        let lost = || self.inner.lost(worker);
         let stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
         match answer(stream, GivenUp::Left).await {
             Answer::Opened(stream, opened) => Ok((stream, opened)),
@@ -178,9 +174,7 @@ impl Hub {
             };
             self.exec(worker, request).await?.output(0).await?;
         }
-        let lost = || RequestError::Lost {
-            worker: worker.to_owned(),
-        };
+        let lost = || self.inner.lost(worker);
         let mut route = conn.request(id).map_err(|_| lost())?;
         let start = HubToWorker::StartShell {
             id: id.to_owned(),
