@@ -1,4 +1,5 @@
 //! [`WsSocket`] against another implementation, against a peer that breaks off, and in memory.
+#![expect(clippy::unwrap_used, reason = "tests fail by panic")]
 
 use std::io;
 use std::pin::Pin;

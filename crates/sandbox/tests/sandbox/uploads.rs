@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use quintet_sandbox::hub::{HubEvent, RequestError};
 use quintet_sandbox::proto::Protocol;
-use quintet_sandbox::proto::frame::{Body, End, FailureCode, Frame, Open, Opened, Outcome};
+use quintet_sandbox::proto::frame::{
+    Body, End, FailureCode, Frame, INITIAL_CREDIT, MAX_DATA, Open, Opened, Outcome, cost,
+};
 use quintet_sandbox::socket::WsMessage;
 use serde_json::json;
 
-use crate::bed::{Bed, Lone, Program, Raw, soon};
+use crate::bed::{Bed, Lone, Program, Raw, raw_worker, soon};
 use crate::commands::{command, run};
 use crate::files::{get, pattern, put, upload};
 
@@ -319,7 +321,36 @@ async fn a_hub_that_sends_beyond_its_credit_loses_its_stream() {
 }
 
 #[tokio::test]
-async fn quotas_and_a_full_disk_are_said_before_a_byte_is_sent() {
+async fn a_hub_sends_no_more_of_a_file_than_its_worker_allows() {
+    let bed = Bed::start().await;
+    let mut raw = raw_worker(&bed.url(), &["sandd.v2"]).await;
+    raw.register("w").await;
+    bed.online("w").await;
+    let hub = bed.hub.clone();
+    let mut uploading = tokio::task::JoinSet::new();
+    uploading.spawn(async move {
+        let data = pattern(2_000_000);
+        let request = upload("f", data.len());
+        let mut source = Cursor::new(data);
+        hub.upload("w", &request, &mut source, |_| {}).await
+    });
+    let stream = frame(&mut raw).await.stream;
+    let opened = Body::Opened(Opened::default());
+    raw.send_binary(Frame::new(stream, opened).encode()).await;
+    assert_eq!(frame(&mut raw).await.body, Body::Begin(0));
+    let mut spent = 0;
+    while spent + cost(MAX_DATA) <= INITIAL_CREDIT {
+        let Body::In(bytes) = frame(&mut raw).await.body else {
+            panic!("bytes were expected");
+        };
+        spent += cost(bytes.len());
+    }
+    uploading.abort_all();
+    assert_eq!(frame(&mut raw).await.body, Body::Cancel);
+}
+
+#[tokio::test]
+async fn quotas_are_said_before_a_byte_is_sent() {
     let bed = Bed::start().await;
     let mut config = bed.config("w");
     config.quotas.upload_bytes = 1000;
@@ -351,6 +382,26 @@ async fn worker_on_a_megabyte(bed: &Bed, v1_only: bool) -> Program {
     let program = Program::start(&settings, &["unshare", "-rm", "sh", "-c", &mount, "sh"]);
     bed.online("w").await;
     program
+}
+
+#[tokio::test]
+async fn what_does_not_fit_on_the_disk_is_said_before_a_byte_is_sent() {
+    let bed = Bed::start().await;
+    let _program = worker_on_a_megabyte(&bed, false).await;
+    let error = put(&bed, "w", "f", &pattern(2_000_000)).await.unwrap_err();
+    let RequestError::Failed {
+        code: Some(FailureCode::Quota),
+        error,
+    } = error
+    else {
+        panic!("{error:?}");
+    };
+    assert!(error.contains("2000000 bytes do not fit"), "{error}");
+    let sent = bed.events().into_iter().find_map(|event| match event {
+        HubEvent::TransferEnded { bytes, .. } => Some(bytes),
+        _ => None,
+    });
+    assert_eq!(sent, Some(0));
 }
 
 #[tokio::test]
