@@ -1,11 +1,12 @@
 //! `quintet.db`: one writer, many readers.
 //!
-//! SQLite takes one writer at a time, so one thread owns the writing
-//! connection and everybody hands it jobs. It takes all jobs that wait, runs
-//! them in one transaction and commits once (group commit): under load many
-//! small events cost one sync, and a lone event waits for nobody. A job's
-//! caller is answered after the commit, never before, and rows that a job
-//! appended to the journal become visible to readers at that same moment.
+//! SQLite takes one writer at a time, so there is one writing connection. A
+//! caller that finds it free runs its job itself; else the job goes to a
+//! thread, which takes all jobs that wait, runs them in one transaction and
+//! commits once (group commit): under load many small events cost one sync,
+//! and a lone event waits for nobody. A job's caller is answered after the
+//! commit, never before, and rows that a job appended to the journal become
+//! visible to readers at that same moment.
 //!
 //! A job that fails is rolled back alone; a commit that fails (disk full)
 //! fails every job in it and nothing of it is told to anybody.
@@ -19,16 +20,13 @@ mod writer;
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use crate::journal::{Entry, Tail};
 use readers::Readers;
-use writer::Job;
 pub use writer::WriteTx;
-
-/// Jobs that may wait for the writer.
-const JOB_QUEUE: usize = 1024;
+use writer::{Job, Writer};
 
 /// Why the database did not do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -69,7 +67,7 @@ impl From<rusqlite::Error> for StoreError {
 /// A handle on the database; clones share it.
 #[derive(Debug, Clone)]
 pub struct Db {
-    jobs: mpsc::Sender<Job>,
+    writer: Writer,
     readers: Arc<Readers>,
     tail: Arc<Tail>,
 }
@@ -84,10 +82,8 @@ impl Db {
             connection.query_row("SELECT max(seq) FROM journal", [], |row| row.get(0))?;
         let head = head.map_or(0, i64::cast_unsigned);
         let tail = Arc::new(Tail::new(head));
-        let (jobs, queue) = mpsc::channel(JOB_QUEUE);
-        writer::start(connection, queue, tail.clone(), head);
         Ok(Self {
-            jobs,
+            writer: Writer::start(connection, tail.clone(), head),
             readers: Arc::new(Readers::new(path)),
             tail,
         })
@@ -105,26 +101,24 @@ impl Db {
         E: From<StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        self.jobs
-            .send(Job::run(job, reply))
-            .await
-            .map_err(|_| StoreError::Closed)?;
+        self.writer.run(Job::run(job, reply)).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
     /// Appends `entries` to the journal; returns the number of the last once all are durable.
     pub async fn append(&self, entries: Vec<Entry>) -> Result<u64, StoreError> {
-        self.start_append(entries).await?.durable().await
+        let (reply, answer) = oneshot::channel();
+        self.writer.run(Job::Append { entries, reply }).await?;
+        Appending(answer).durable().await
     }
 
-    /// Hands `entries` to the writer and returns before they are durable. Appends that were
+    /// Hands `entries` to the writer's thread and returns before they are durable. Appends that were
     /// started one after the other become rows in that order.
     pub(crate) async fn start_append(&self, entries: Vec<Entry>) -> Result<Appending, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.jobs
-            .send(Job::Append { entries, reply })
-            .await
-            .map_err(|_| StoreError::Closed)?;
+        self.writer
+            .hand_over(Job::Append { entries, reply })
+            .await?;
         Ok(Appending(answer))
     }
 
@@ -149,11 +143,11 @@ impl Db {
     }
 
     fn send_in_order(&self, job: Job, waiting: &TaskTracker) {
-        if let Err(mpsc::error::TrySendError::Full(job)) = self.jobs.try_send(job) {
-            let jobs = self.jobs.clone();
+        if let Err(job) = self.writer.try_hand_over(job) {
+            let writer = self.writer.clone();
             waiting.spawn(async move {
                 // A closed queue drops the reply, which tells whoever waits.
-                let _ = jobs.send(job).await;
+                let _ = writer.hand_over(job).await;
             });
         }
     }
@@ -326,5 +320,141 @@ mod tests {
         let mut seen = tasks.join_all().await;
         seen.sort_unstable();
         assert_eq!(seen, (1..=50).collect::<Vec<_>>());
+    }
+
+    /// The name of the thread that runs a job of a caller whom nobody hinders.
+    async fn committing_thread(db: &Db) -> Option<String> {
+        db.write(|_| -> Result<_, StoreError> {
+            Ok(std::thread::current().name().map(str::to_owned))
+        })
+        .await
+        .expect("durable")
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_lone_caller_commits_by_itself() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        assert_ne!(committing_thread(&db).await.as_deref(), Some("quintet-db"));
+        // Nor is it the thread's for ever once that had something to do.
+        let handed_over = db.start_append(vec![entry("x")]).await.expect("room");
+        assert_eq!(handed_over.durable().await.expect("durable"), 1);
+        assert_ne!(committing_thread(&db).await.as_deref(), Some("quintet-db"));
+    }
+
+    #[tokio::test]
+    async fn the_only_thread_of_a_runtime_never_waits_for_the_disk() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        assert_eq!(committing_thread(&db).await.as_deref(), Some("quintet-db"));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn other_tasks_go_on_while_a_caller_commits() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let (release, released) = std::sync::mpsc::channel();
+        let (started, is_started) = oneshot::channel();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move {
+            is_started.await.expect("the job runs");
+            release.send(()).expect("the job waits");
+        });
+        tasks.spawn(async move {
+            db.write(move |tx| -> Result<(), StoreError> {
+                started.send(()).expect("the other task waits");
+                released.recv().expect("the other task goes on");
+                tx.append(entry("x")).map(drop)
+            })
+            .await
+            .expect("durable");
+        });
+        tasks.join_all().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nobody_overtakes_what_was_handed_over() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        for round in 0..200 {
+            let first = db.start_append(vec![entry("first")]).await.expect("room");
+            let second = db.append(vec![entry("second")]).await.expect("durable");
+            let first = first.durable().await.expect("durable");
+            assert_eq!((first, second), (2 * round + 1, 2 * round + 2));
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_comes_while_a_caller_commits_shares_the_next_commit() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let (started, is_started) = oneshot::channel();
+        let (release, released) = std::sync::mpsc::channel();
+        let mut leading = tokio::task::JoinSet::new();
+        leading.spawn({
+            let db = db.clone();
+            async move {
+                db.write(move |tx| {
+                    started.send(()).expect("the test waits");
+                    released.recv().expect("the test goes on");
+                    tx.append(entry("first"))
+                })
+                .await
+            }
+        });
+        is_started.await.expect("the caller runs it");
+        let mut waiting = Vec::new();
+        for _ in 0..64 {
+            waiting.push(db.start_append(vec![entry("x")]).await.expect("room"));
+        }
+        // Whoever went away meanwhile gets what it asked for all the same.
+        drop(waiting.pop());
+        release.send(()).expect("the caller waits");
+        for (appending, seq) in waiting.into_iter().zip(2..) {
+            assert_eq!(appending.durable().await.expect("durable"), seq);
+        }
+        let (rows, _) = db.tail().after(1).expect("recent");
+        assert_eq!(rows.len(), 64);
+        assert!(
+            rows.iter().all(|row| row.at == rows[0].at),
+            "one transaction has one time: {rows:?}"
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn who_writes_on_and_on_can_be_stopped() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let mut head = db.tail().watch();
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move {
+            loop {
+                db.append(vec![entry("x")]).await.expect("durable");
+            }
+        });
+        head.wait_for(|head| *head > 3).await.expect("it writes");
+        tasks.shutdown().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn after_a_job_that_panicked_nothing_is_written_and_nobody_waits() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn({
+            let db = db.clone();
+            async move {
+                db.write(|tx| -> Result<(), StoreError> {
+                    tx.append(entry("never"))?;
+                    panic!("on purpose")
+                })
+                .await
+            }
+        });
+        let ended = tasks.join_next().await.expect("one task");
+        assert!(ended.expect_err("it panicked").is_panic());
+        let refused = db.append(vec![entry("x")]).await;
+        assert!(matches!(refused, Err(StoreError::Closed)), "{refused:?}");
+        assert_eq!(numbers(&db).await, []);
     }
 }
