@@ -110,3 +110,24 @@ impl Tail {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Entry;
+
+    #[test]
+    fn what_is_kept_is_bounded_by_rows_and_by_bytes() {
+        for (data, most) in [("x".into(), MAX_ROWS), ("x".repeat(1 << 20), 16)] {
+            let tail = Tail::new(0);
+            let row = |seq| Arc::new(Row::new(seq, 0, Entry::raw(Kind::Note, data.clone())));
+            let last = 3 * most as u64;
+            (1..=last).for_each(|seq| tail.publish(vec![row(seq)]));
+            let kept = tail.lock().rows.len();
+            assert!(kept <= most, "{kept}");
+            assert!(tail.after(0).is_none(), "what is gone is not left out");
+            let (rows, upto) = tail.after(last - 2).expect("kept");
+            assert_eq!((rows.len(), upto), (2, last));
+        }
+    }
+}

@@ -454,3 +454,40 @@ fn move_on(tx: &WriteTx<'_>, id: u64, from: &str, to: &str) -> Result<bool, Stor
         .execute((to, id.cast_signed(), from))?;
     Ok(changed == 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sessions::{NewSession, create};
+    use crate::store::Db;
+
+    #[tokio::test]
+    async fn a_full_queue_refuses_the_next_message_until_one_is_gone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        db.write(|tx| -> Result<(), Refusal> {
+            let new = NewSession {
+                agent: "a".into(),
+                sender: "user".into(),
+                folder: None,
+                worker: String::new(),
+            };
+            let session = create(tx, new, |_| String::new())?;
+            let say = |tx: &mut WriteTx<'_>| {
+                enqueue(tx, &session, "user", Channel::Cli, "hi", Purpose::Message)
+            };
+            let mut first = None;
+            for _ in 0..MAX_QUEUED {
+                let message = say(tx)?;
+                first.get_or_insert(message.id);
+            }
+            assert!(matches!(say(tx), Err(Refusal::OverLimit(_))));
+            remove(tx, first.expect("said"), "a test")?;
+            say(tx)?;
+            assert!(matches!(say(tx), Err(Refusal::OverLimit(_))));
+            Ok(())
+        })
+        .await
+        .expect("durable");
+    }
+}
