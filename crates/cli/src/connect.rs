@@ -136,14 +136,32 @@ impl From<ClientError> for CommandError {
                 let code = refusal.code;
                 let error = Self::failed(refusal.message);
                 match code {
-                    ErrorCode::NotFound if error.message().starts_with("session") => {
+                    ErrorCode::NotFound if error.names_no_command("session") => {
                         error.hint("`quintet sessions` lists them")
                     }
+                    ErrorCode::NotFound if error.names_no_command("skill") => error.hint(
+                        "a SKILL.md is `---`, `description: WHAT IT IS FOR`, `---`, and then what to do",
+                    ),
+                    ErrorCode::BadRequest if error.names_no_command("schedule") => error.hint(
+                        "`quintet cron add '0 9 * * 1-5' SKILL SESSION` is weekdays at nine; `quintet cron add --help` has more",
+                    ),
+                    ErrorCode::BadRequest if error.names_no_command("quiet hours") => error.hint(
+                        "`--quiet-start 22:00 --quiet-end 07:00` keeps the night quiet",
+                    ),
                     ErrorCode::NotFound if error.names_no_command("agent") => {
                         error.hint("`quintet agents` lists them and what each is for")
                     }
                     ErrorCode::NotFound if error.names_no_command("worker") => {
                         error.hint("`quintet workers` lists them")
+                    }
+                    // What was asked for is at fault, not the machine.
+                    ErrorCode::BadRequest if error.names_no_command("") => {
+                        error.hint("`--help` shows how it is used")
+                    }
+                    ErrorCode::NotFound | ErrorCode::Conflict | ErrorCode::OverLimit
+                        if error.names_no_command("") =>
+                    {
+                        error.hint("`quintet status` and `quintet sessions` show what there is")
                     }
                     ErrorCode::Internal => error.hint(
                         "`quintet doctor` checks the machine, and the daemon's log says more",

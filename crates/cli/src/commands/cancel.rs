@@ -13,7 +13,7 @@ use crate::error::CommandError;
 /// Stop the turn that runs; the session stays open
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
-    /// Number of the session
+    /// Number of the session, as `quintet sessions` lists it
     session: u64,
 }
 

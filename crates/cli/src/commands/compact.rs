@@ -16,7 +16,7 @@ use crate::output;
 /// Every message stays in the journal, and --undo puts the agent's memory back.
 #[derive(Debug, Args)]
 pub(crate) struct CompactArgs {
-    /// Number of the session
+    /// Number of the session, as `quintet sessions` lists it
     session: u64,
 
     /// Put back what the last compaction replaced

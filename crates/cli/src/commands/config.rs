@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use quintet_control::Client;
 use quintet_control::wire::{ConfigChange, SetConfigMsg};
+use quintet_control::{Client, ClientError};
 use quintet_runtime::config::{ConfigErrors, ConfigStore, KeyPath};
 use serde_json::Value;
 
@@ -88,7 +88,8 @@ async fn set(context: &Context, key: &str, value: &str) -> Result<(), CommandErr
     let Ok(mut daemon) = connect::dial(&context.home).await else {
         context.home.create()?;
         ConfigStore::write_first_run(&settings::inputs(&context.home)).map_err(refused)?;
-        let changes = store(context)?.set_key(key, value).map_err(refused)?;
+        let changes = store(context)?.set_key(key, value);
+        let changes = changes.map_err(|problems| refused(problems).hint(NOT_SET))?;
         let json = |value: Option<Value>| value.map(|it| it.to_string()).unwrap_or_default();
         let changes = changes.into_iter().map(|change| ConfigChange {
             key: change.key.to_string(),
@@ -106,10 +107,17 @@ async fn set(context: &Context, key: &str, value: &str) -> Result<(), CommandErr
         config: config.to_string(),
     };
     let answer = daemon.set_config(request).await;
-    let changes = answer.map_err(connect::config_refusal)?.changed;
+    let answer = answer.map_err(|error| match error {
+        // What the file has is not at fault, so it is not the file that is to be edited.
+        ClientError::Server(_) => connect::config_refusal(error).hint(NOT_SET),
+        error => error.into(),
+    });
+    let changes = answer?.changed;
     tell(context, &changes);
     Ok(())
 }
+
+const NOT_SET: &str = "nothing was changed; `quintet config get` prints every key and its value";
 
 /// Says which keys changed, and which of them wait for a restart.
 pub(super) fn tell(context: &Context, changes: &[ConfigChange]) {

@@ -22,6 +22,9 @@ Examples:
   quintet cron add @daily report 3 --quiet-start 22:00 --quiet-end 07:00";
 
 /// Run skills in sessions on a schedule
+///
+/// A skill is a text that is sent to the session's agent: ~/.quintet/skills/NAME/SKILL.md, with
+/// `name` and `description` in its head.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CronCommand {
     Add(AddArgs),
@@ -37,7 +40,7 @@ pub(crate) enum CronCommand {
     },
     /// List the occurrences and what became of each
     Runs {
-        /// Show one schedule alone
+        /// Show this schedule alone, by its number in `quintet cron ls`
         id: Option<u64>,
 
         #[command(flatten)]
@@ -49,13 +52,14 @@ pub(crate) enum CronCommand {
 #[derive(Debug, Args)]
 #[command(after_help = ADD_EXAMPLES)]
 pub(crate) struct AddArgs {
-    /// When: 5 fields, 6 with seconds first, or @daily and the like
+    /// When: minute, hour, day, month and weekday, with seconds before them where there are six;
+    /// or @hourly, @daily, @weekly, @monthly, @yearly
     schedule: String,
 
-    /// Name of the skill to run
+    /// Name of the skill to run: its folder in ~/.quintet/skills, with a SKILL.md in it
     skill: String,
 
-    /// Number of the session to run it in
+    /// Number of the session to run it in, as `quintet sessions` lists it
     session: u64,
 
     /// Skip what comes due from this time of day on

@@ -11,9 +11,12 @@ use crate::connect;
 use crate::error::CommandError;
 
 /// Stop a session's turn and close the session; its history stays readable
+///
+/// `quintet cancel` stops the turn and leaves the session open; `quintet events --session N` reads
+/// the history.
 #[derive(Debug, Args)]
 pub(crate) struct KillArgs {
-    /// Number of the session
+    /// Number of the session, as `quintet sessions` lists it
     session: u64,
 }
 

@@ -12,7 +12,7 @@ use crate::turn::{Opening, Turn};
 /// Run the last message of a session again, after its turn failed, and print the answer
 #[derive(Debug, Args)]
 pub(crate) struct RetryArgs {
-    /// Number of the session
+    /// Number of the session, as `quintet sessions` lists it
     session: u64,
 
     /// Print the turn's events, one JSON object a line

@@ -22,7 +22,7 @@ pub(crate) enum SessionCommand {
     /// Print a session so that it can be resumed with `send --resume-file`
     #[command(after_help = EXPORT_EXAMPLES)]
     Export {
-        /// Number of the session
+        /// Number of the session, as `quintet sessions` lists it
         session: u64,
 
         /// Write to this file instead of stdout
@@ -31,7 +31,7 @@ pub(crate) enum SessionCommand {
     },
     /// Give a session a title
     Title {
-        /// Number of the session
+        /// Number of the session, as `quintet sessions` lists it
         session: u64,
 
         /// The title; an empty one removes it

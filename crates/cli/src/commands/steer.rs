@@ -20,7 +20,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SteerArgs {
-    /// Number of the session
+    /// Number of the session, as `quintet sessions` lists it
     session: u64,
 
     /// What to say

@@ -18,7 +18,7 @@ use crate::error::CommandError;
 What is put back are new versions of the files, so that an undo can itself be looked at and taken
 back with `quintet workspace restore`. A file that changed again later is left alone and named.")]
 pub(crate) struct UndoArgs {
-    /// Number of the session
+    /// Number of the session, as `quintet sessions` lists it
     session: u64,
 
     /// How many commands, counted back from the last that changed a file

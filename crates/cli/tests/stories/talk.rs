@@ -403,14 +403,42 @@ async fn schedules_are_made_listed_and_removed() {
     let list = machine.runs(&["cron", "ls", "--json"]).await.json();
     assert_eq!(list[0]["id"], made["id"]);
     assert!(list[0]["next"].is_string());
-    machine
-        .runs(&["cron", "add", "nonsense", "clock", "1"])
-        .await
-        .fails(1);
-    machine
-        .runs(&["cron", "add", "@daily", "no-such-skill", "1"])
-        .await
-        .fails(1);
+    let broken = machine.home().join("skills/broken");
+    std::fs::create_dir_all(&broken).unwrap();
+    std::fs::write(broken.join("SKILL.md"), "no head\n").unwrap();
+    for (cron, said) in [
+        (
+            ["nonsense", "clock", "1"],
+            [
+                "\"nonsense\" is not a schedule",
+                "`quintet cron add '0 9 * * 1-5'",
+            ],
+        ),
+        (
+            ["@daily", "no-such-skill", "1"],
+            ["there are: broken, clock", "skills/no-such-skill/SKILL.md"],
+        ),
+        (
+            ["@daily", "a/b", "1"],
+            ["there are: broken, clock", "its name is its folder's"],
+        ),
+        (
+            ["@daily", "broken", "1"],
+            ["skills/broken/SKILL.md", "description"],
+        ),
+        (
+            ["@daily", "clock", "77"],
+            ["session 77 not found", "`quintet sessions` lists them"],
+        ),
+    ] {
+        let told = machine.runs(&[&["cron", "add"], &cron[..]].concat()).await;
+        let told = told.fails(1);
+        assert!(said.iter().all(|part| told.contains(part)), "{told}");
+        assert!(
+            told.contains("hint: ") && !told.contains("doctor"),
+            "{told}"
+        );
+    }
 
     let often = machine
         .runs(&[
@@ -508,6 +536,7 @@ async fn configuration_is_changed_while_the_daemon_runs() {
         .await
         .fails(64);
     assert!(stderr.contains("http.lisen"), "{stderr}");
+    assert!(stderr.contains("`quintet config get` prints"), "{stderr}");
     machine.runs(&["reload"]).await.succeeds();
     let file = machine.home().join("config.toml");
     let text = std::fs::read_to_string(&file).unwrap();

@@ -122,6 +122,7 @@ async fn configuration_can_be_read_and_set_without_a_daemon() {
         .await
         .fails(64);
     assert!(stderr.contains("did you mean http.listen?"), "{stderr}");
+    assert!(stderr.contains("`quintet config get` prints"), "{stderr}");
     machine
         .runs(&["config", "get", "no.such.key"])
         .await

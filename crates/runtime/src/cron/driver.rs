@@ -27,8 +27,12 @@ const BATCH: usize = 16;
 
 /// The rest of the daemon, as crons need it.
 pub trait CronHost: Send + Sync + 'static {
-    /// The skill of that name; `None` when there is none.
-    fn skill(&self, name: &str) -> impl Future<Output = Option<Skill>> + Send;
+    /// The skill of that name.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or it can't be read.
+    fn skill(&self, name: &str) -> impl Future<Output = Result<Skill, Refusal>> + Send;
 
     /// Puts the skill into the session's durable queue, with sender `cron`, in
     /// the open transaction, and returns the message's number.
@@ -311,10 +315,12 @@ impl<H: CronHost> CronDriver<H> {
 
     /// Starts one occurrence; whether it was started.
     async fn start(&self, cron: &Cron, due: Timestamp) -> Result<bool, StoreError> {
-        let Some(skill) = self.host.skill(&cron.skill).await else {
-            self.fail(cron, due, format!("skill {:?} not found", cron.skill))
-                .await?;
-            return Ok(false);
+        let skill = match self.host.skill(&cron.skill).await {
+            Ok(skill) => skill,
+            Err(refusal) => {
+                self.fail(cron, due, refusal.to_string()).await?;
+                return Ok(false);
+            }
         };
         let host = Arc::clone(&self.host);
         let for_job = cron.clone();

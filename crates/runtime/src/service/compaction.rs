@@ -20,7 +20,7 @@ impl Runtime {
                 let session = sessions::open(tx.sql(), session)?;
                 if coordinator.takes_lines(&session.agent) {
                     return Err(Refusal::Conflict(format!(
-                        "{} runs each message by itself and keeps no conversation; there is nothing to summarise",
+                        "{} runs each message by itself and keeps no conversation; there is nothing to summarise. `quintet agents` says what each agent is for",
                         session.agent
                     )));
                 }
@@ -71,7 +71,7 @@ impl Runtime {
                 let found = sessions::open(tx.sql(), session)?;
                 if messages::running(tx.sql(), session)?.is_some() {
                     return Err(Refusal::Conflict(format!(
-                        "a turn is running in session {session}; cancel it or wait for its end"
+                        "a turn is running in session {session}; wait for its end, or `quintet cancel {session}`"
                     )));
                 }
                 let (state, seq) = compactions::undo(tx, session)?;

@@ -1,6 +1,6 @@
 //! Schedules.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use quintet_control::wire::{self, CreateCronMsg, CronInfo, CronList, CronRun, CronRunList};
 
@@ -22,13 +22,7 @@ const RUNS_SHOWN: u32 = 1000;
 
 impl Runtime {
     pub(crate) async fn create_cron(&self, request: CreateCronMsg) -> Result<CronInfo, Refusal> {
-        if find_skill(&self.home, &request.skill).await.is_none() {
-            return Err(Refusal::NotFound(format!(
-                "skill {:?} not found; write it to {}",
-                request.skill,
-                skill_file(&self.home, &request.skill).display()
-            )));
-        }
+        find_skill(&self.home, &request.skill).await?;
         let missed = missed_from_wire(request.missed)?;
         let overlap = overlap_from_wire(request.overlap)?;
         let schedule = match request.timezone.as_deref() {
@@ -134,20 +128,44 @@ fn run(run: Run) -> CronRun {
     }
 }
 
-fn skill_file(home: &Home, name: &str) -> PathBuf {
-    home.skills_dir().join(name).join("SKILL.md")
+/// A skill by its name, which is its folder's: one path component and nothing else.
+async fn find_skill(home: &Home, name: &str) -> Result<Skill, Refusal> {
+    let (dir, name) = (home.skills_dir(), name.to_owned());
+    tokio::task::spawn_blocking(move || {
+        let is_folder = !(name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']));
+        let file = dir.join(&name).join("SKILL.md");
+        if is_folder && file.exists() {
+            return load_skill(&file).map_err(|problem| {
+                Refusal::NotFound(format!("skill {name:?} can't be read: {problem}"))
+            });
+        }
+        let next = match is_folder {
+            true => format!("write it to {}", file.display()),
+            false => format!("its name is its folder's in {}", dir.display()),
+        };
+        let there = match skill_names(&dir) {
+            names if names.is_empty() => "there is none yet".to_owned(),
+            names => format!("there are: {}", names.join(", ")),
+        };
+        Err(Refusal::NotFound(format!(
+            "skill {name:?} not found; {there}; {next}"
+        )))
+    })
+    .await
+    .map_err(|error| Refusal::Internal(error.to_string()))?
 }
 
-/// A skill by its name, which is its folder's: one path component and nothing else.
-async fn find_skill(home: &Home, name: &str) -> Option<Skill> {
-    if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
-        return None;
-    }
-    let file = skill_file(home, name);
-    tokio::task::spawn_blocking(move || load_skill(&file).ok())
-        .await
-        .ok()
+/// Folders with a `SKILL.md`, also of those that can't be read: they can be mended.
+fn skill_names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .into_iter()
         .flatten()
+        .filter_map(Result::ok)
+        .filter(|folder| folder.path().join("SKILL.md").is_file())
+        .map(|folder| folder.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
 }
 
 /// Starts what schedules say.
@@ -172,7 +190,7 @@ impl CronRunner {
 }
 
 impl CronHost for CronRunner {
-    async fn skill(&self, name: &str) -> Option<Skill> {
+    async fn skill(&self, name: &str) -> Result<Skill, Refusal> {
         find_skill(&self.home, name).await
     }
 

@@ -120,7 +120,7 @@ impl Runtime {
                 let found = sessions::open(tx.sql(), session)?;
                 let last = messages::last_failed(tx.sql(), session)?.ok_or_else(|| {
                     Refusal::Conflict(format!(
-                        "the last turn of session {session} did not fail; say what to do in a new message"
+                        "the last turn of session {session} did not fail; say what to do in a new message with `quintet send --session {session}`"
                     ))
                 })?;
                 messages::enqueue(

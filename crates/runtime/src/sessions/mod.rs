@@ -92,7 +92,7 @@ pub fn open(connection: &Connection, id: u64) -> Result<Session, Refusal> {
     match find(connection, id)? {
         Some(session) if session.closed_at.is_none() => Ok(session),
         Some(_) => Err(Refusal::NotFound(format!(
-            "session {id} is closed; its history stays readable, start a new one to go on"
+            "session {id} is closed; `quintet events --session {id}` reads its history, `quintet send --new` starts a new one"
         ))),
         None => Err(Refusal::no_session(id)),
     }

@@ -151,7 +151,9 @@ impl Workers {
             }
             None => {
                 if request.timeout_ms == Some(0) {
-                    return Err(Refusal::Bad("a timeout of 0 lets nothing run".into()));
+                    return Err(Refusal::Bad(
+                        "a timeout of 0 lets nothing run; leave it out for no limit".into(),
+                    ));
                 }
                 let exec = ExecRequest {
                     command: request.command,

@@ -110,7 +110,9 @@ impl Runtime {
         exec: SessionExec,
     ) -> Result<(ExecHandle, Finish), Refusal> {
         if exec.timeout == Some(Duration::ZERO) {
-            return Err(Refusal::Bad("a timeout of 0 lets nothing run".into()));
+            return Err(Refusal::Bad(
+                "a timeout of 0 lets nothing run; leave it out for no limit".into(),
+            ));
         }
         let (session, master) = self.workspace_of(session).await?;
         let worker = self.worker_for(&session, &exec);

@@ -34,8 +34,9 @@ struct Host {
 }
 
 impl CronHost for Host {
-    async fn skill(&self, name: &str) -> Option<Skill> {
-        self.skills.lock().unwrap().get(name).cloned()
+    async fn skill(&self, name: &str) -> Result<Skill, Refusal> {
+        let skill = self.skills.lock().unwrap().get(name).cloned();
+        skill.ok_or_else(|| Refusal::NotFound(format!("skill {name:?} not found")))
     }
 
     fn enqueue(&self, tx: &mut WriteTx<'_>, cron: &Cron, skill: &Skill) -> Result<u64, Refusal> {
