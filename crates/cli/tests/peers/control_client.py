@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """All 15 requests of the control plane, written from the table of its specification.
 
-Standard library only; the protobuf encoding is done by hand. Takes the path of the socket, prints
-one line for each request that was answered as the table says, and fails at the first that was not.
+Standard library only; the protobuf encoding is done by hand. Takes the path of the socket and that
+of the daemon's config.toml, prints one line for each request that was answered, and refused, as the
+table says, and fails at the first that was not.
 """
 
 import json
@@ -112,15 +113,21 @@ class Connection:
             raise AssertionError(f"request {number}: reply {reply}, {fields}")
         return fields
 
-    def refused(self, number, payload, code):
+    def refused(self, number, payload, code, names=""):
         fields = self.ask(number, payload, R_ERROR)
         assert integer(fields, 1) == code, fields
-        assert text(fields, 2), "an error says why"
+        assert text(fields, 2) and names in text(fields, 2), fields
 
 
-def request(agent, content, session=None, new_chat=None):
+def request(agent, content, session=None, cwd=None, new_chat=None, resume_file=None):
     return (
-        field(1, agent) + field(2, content) + field(3, session) + field(4, "python") + field(6, new_chat)
+        field(1, agent)
+        + field(2, content)
+        + field(3, session)
+        + field(4, "python")
+        + field(5, cwd)
+        + field(6, new_chat)
+        + field(7, resume_file)
     )
 
 
@@ -141,10 +148,16 @@ def done(name):
     print(f"{name}: ok", flush=True)
 
 
-def main(path):
+def main(path, config_file):
     connection = Connection(path)
     other = Connection(path)
 
+    connection.ask(PING)
+    # Neither an empty message nor one of a number that the table does not have ends a connection.
+    connection.socket.sendall(struct.pack(">I", 0))
+    reply, fields = connection.receive()
+    assert reply == R_ERROR and integer(fields, 1) == 400, (reply, fields)
+    connection.refused(999, b"", 400)
     connection.ask(PING)
     done("ping")
 
@@ -152,7 +165,16 @@ def main(path):
     assert text(reply, 1) == "test" and text(reply, 2) == "hello from afar", reply
     session = integer(reply, 3)
     connection.refused(SEND, request("nobody", "hi"), 404)
-    connection.refused(SEND, request("test", "hi", session=4711), 404)
+    connection.refused(SEND, request("test", "hi", session=4711), 404, "4711")
+    # A session that is named stands above the other selectors; then comes the file.
+    again = request("test", "say again", session=session, new_chat=True, resume_file="/nowhere")
+    assert integer(connection.ask(SEND, again, R_RESPONSE), 3) == session
+    connection.refused(SEND, request("test", "hi", resume_file="/nowhere"), 400, "/nowhere")
+    new = request("test", "say new", cwd="/", new_chat=True)
+    reply = connection.ask(SEND, new, R_RESPONSE)
+    assert integer(reply, 3) == session + 1 and text(reply, 2) == "new", reply
+    newest = connection.ask(SEND, request("test", "say newest"), R_RESPONSE)
+    assert integer(newest, 3) == session + 1, newest
     done("send")
 
     events = list(events_of(connection, request("test", "tool", session)))
@@ -170,12 +192,14 @@ def main(path):
     assert text(result, 1) == text(call, 3) and text(result, 2) == "a.txt" and integer(result, 3) == 12
     answer = "".join(text(fields, 1) for number, fields in events if number == CHUNK)
     assert answer == "there is one file", answer
-    assert text(events[-1][1], 2) == "", "no error"
+    assert text(events[-1][1], 1) == "test" and text(events[-1][1], 2) == "", "no error"
+    connection.refused(STREAM, request("nobody", "hi"), 404, "nobody")
+    connection.refused(STREAM, request("test", "hi", session=4711), 404, "4711")
     done("stream")
 
     sessions = [decode(one) for one in connection.ask(SESSIONS, b"", R_SESSIONS)[1]]
     (mine,) = [one for one in sessions if integer(one, 1) == session]
-    assert text(mine, 2) == "test" and text(mine, 3) == "python" and integer(mine, 4) == 2, mine
+    assert text(mine, 2) == "test" and text(mine, 3) == "python" and integer(mine, 4) == 3, mine
     done("sessions")
 
     config = text(connection.ask(GET_CONFIG, b"", R_CONFIG), 1)
@@ -183,9 +207,20 @@ def main(path):
     done("get_config")
 
     connection.ask(SET_CONFIG, field(1, config))
-    connection.refused(SET_CONFIG, field(1, '{"http": {"lisen": 1}}'), 400)
+    connection.refused(SET_CONFIG, field(1, '{"http": {"lisen": 1}}'), 400, "http.lisen")
+    connection.refused(SET_CONFIG, field(1, "no JSON"), 400)
     done("set_config")
 
+    connection.ask(RELOAD)
+    with open(config_file, encoding="utf-8") as file:
+        good = file.read()
+    with open(config_file, "w", encoding="utf-8") as file:
+        file.write(good + "\n[http\n")
+    line = (good + "\n[http\n").split("\n").index("[http") + 1
+    connection.refused(RELOAD, b"", 400, f"line {line}")
+    assert text(connection.ask(GET_CONFIG, b"", R_CONFIG), 1) == config, "the old one stays"
+    with open(config_file, "w", encoding="utf-8") as file:
+        file.write(good)
     connection.ask(RELOAD)
     done("reload")
 
@@ -228,15 +263,21 @@ def main(path):
     assert integer(stats, 3) >= 1, "agents are registered"
     done("get_stats")
 
-    cron = field(1, "0 9 * * *") + field(2, "clock") + field(3, session) + field(6, True)
-    made = connection.ask(CREATE_CRON, cron, R_CRON)
+    def cron(schedule, skill="clock", into=session, quiet_start=None):
+        quiet = field(4, quiet_start) + field(5, quiet_start and "07:00")
+        return field(1, schedule) + field(2, skill) + field(3, into) + quiet + field(6, True)
+
+    made = connection.ask(CREATE_CRON, cron("0 9 * * *", quiet_start="22:00"), R_CRON)
     assert text(made, 2) == "0 9 * * *" and text(made, 3) == "clock" and integer(made, 7) == 1, made
-    connection.refused(CREATE_CRON, field(1, "never") + field(2, "clock") + field(3, session), 400)
-    connection.refused(CREATE_CRON, field(1, "@daily") + field(2, "nothing") + field(3, session), 404)
+    assert integer(made, 4) == session and (text(made, 5), text(made, 6)) == ("22:00", "07:00"), made
+    connection.refused(CREATE_CRON, cron("never"), 400, "never")
+    connection.refused(CREATE_CRON, cron("@daily", quiet_start="25:00"), 400, "25:00")
+    connection.refused(CREATE_CRON, cron("@daily", skill="nothing"), 404, "nothing")
+    connection.refused(CREATE_CRON, cron("@daily", into=4711), 404, "4711")
     done("create_cron")
 
     crons = [decode(one) for one in connection.ask(LIST_CRONS, b"", R_CRONS)[1]]
-    assert [integer(one, 1) for one in crons] == [integer(made, 1)], crons
+    assert [(integer(one, 1), text(one, 5)) for one in crons] == [(integer(made, 1), "22:00")], crons
     done("list_crons")
 
     connection.ask(DELETE_CRON, field(1, integer(made, 1)))
@@ -250,7 +291,8 @@ def main(path):
 
     connection.ask(KILL, field(1, session))
     connection.refused(KILL, field(1, 4711), 404)
+    connection.refused(SEND, request("test", "hi", session=session), 404, "closed")
     done("kill")
 
 
-main(sys.argv[1])
+main(sys.argv[1], sys.argv[2])

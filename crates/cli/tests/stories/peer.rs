@@ -12,6 +12,7 @@ async fn a_python_client_does_all_fifteen_requests() {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/control_client.py");
     let mut command = machine.program("python3");
     command.arg(client).arg(machine.control_socket());
+    command.arg(machine.home().join("config.toml"));
     let told = Finished::of(command).await.succeeds();
     assert_eq!(told.lines().count(), 15, "{told}");
 }
@@ -25,6 +26,7 @@ async fn a_client_of_the_original_protocol_finds_the_daemon_at_its_own_path() {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/control_client.py");
     let mut command = machine.program("python3");
     command.arg(client).arg(&socket);
+    command.arg(machine.home().join("config.toml"));
     Finished::of(command).await.succeeds();
     assert!(daemon.stops().await.success());
     assert!(!socket.exists());
