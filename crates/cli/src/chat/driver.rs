@@ -135,10 +135,10 @@ async fn converse(
             if effect == Effect::Quit {
                 return Ok(());
             }
-            if let Effect::Follow { session } = effect {
-                tasks.follow(session, model.opened);
-            } else {
-                tasks.request(effect, model.agent.clone());
+            match effect {
+                Effect::Follow { session } => tasks.follow(session, model.opened),
+                Effect::Redraw => terminal.clear()?,
+                effect => tasks.request(effect, model.agent.clone()),
             }
         }
         tasks.reap();
@@ -417,7 +417,7 @@ async fn ask(
             Some(Input::Sessions(lines.collect()))
         }
         // These two are the loop's own.
-        Effect::Follow { .. } | Effect::Quit => None,
+        Effect::Follow { .. } | Effect::Redraw | Effect::Quit => None,
     };
     if let Some(input) = told {
         // Without a screen there is nobody to tell.

@@ -403,25 +403,32 @@ impl Renderer {
                 _ => break,
             }
         }
-        for (index, row) in table.rows.into_iter().enumerate() {
-            let mut line = Styled::new();
-            let mut cells = row.into_iter();
-            for (column, width) in widths.iter().enumerate() {
-                if column > 0 {
-                    wrap::push(&mut line, " │ ", theme::DIM);
+        for (index, row) in table.rows.iter().enumerate() {
+            let cells: Vec<Vec<Styled>> = (0..columns)
+                .map(|column| row.get(column).map_or(&[][..], Vec::as_slice))
+                .zip(&widths)
+                .map(|(cell, width)| wrap::wrap(cell, *width))
+                .collect();
+            let height = cells.iter().map(Vec::len).max().unwrap_or(0);
+            for part in 0..height {
+                let mut line = Styled::new();
+                for (column, width) in widths.iter().enumerate() {
+                    if column > 0 {
+                        wrap::push(&mut line, " │ ", theme::DIM);
+                    }
+                    let cell = cells[column].get(part).map_or(&[][..], Vec::as_slice);
+                    let missing = width.saturating_sub(wrap::width(cell));
+                    let before = match table.alignments.get(column) {
+                        Some(Alignment::Right) => missing,
+                        Some(Alignment::Center) => missing / 2,
+                        _ => 0,
+                    };
+                    line.extend(std::iter::repeat_n((' ', theme::PLAIN), before));
+                    line.extend_from_slice(cell);
+                    line.extend(std::iter::repeat_n((' ', theme::PLAIN), missing - before));
                 }
-                let cell = wrap::cut(cells.next().unwrap_or_default(), *width);
-                let missing = width.saturating_sub(wrap::width(&cell));
-                let before = match table.alignments.get(column) {
-                    Some(Alignment::Right) => missing,
-                    Some(Alignment::Center) => missing / 2,
-                    _ => 0,
-                };
-                line.extend(std::iter::repeat_n((' ', theme::PLAIN), before));
-                line.extend(cell);
-                line.extend(std::iter::repeat_n((' ', theme::PLAIN), missing - before));
+                self.line(&line);
             }
-            self.line(&line);
             if index == 0 {
                 let rule: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
                 self.line(&wrap::plain(&rule.join("─┼─"), theme::DIM));
@@ -439,8 +446,7 @@ pub(crate) fn hard_wrap(line: &Styled, width: usize) -> Vec<Styled> {
     let mut parts = Vec::new();
     let mut part = Styled::new();
     let mut columns = 0;
-    for item in line {
-        let wide = wrap::width(&[*item]);
+    for (item, wide) in line.iter().zip(wrap::columns(line)) {
         if columns + wide > width && !part.is_empty() {
             parts.push(std::mem::take(&mut part));
             columns = 0;
@@ -528,6 +534,20 @@ The end.
             text(&rendering.lines().cloned().collect::<Vec<_>>()),
             "shorter"
         );
+    }
+
+    #[test]
+    fn cells_that_are_too_wide_are_broken_and_not_cut() {
+        let table = "| a | b |\n|---|--:|\n| one two three four | 1 |\n| 👩‍👩‍👧‍👦 日 | 22 |\n";
+        let want = [
+            "a          │  b",
+            "───────────┼───",
+            "one two    │  1",
+            "three four │",
+            "👩‍👩‍👧‍👦 日      │ 22",
+        ];
+        let drawn = text(&render(table, 15));
+        assert_eq!(drawn.trim_end().lines().collect::<Vec<_>>(), want);
     }
 
     #[test]

@@ -21,6 +21,9 @@ use super::transcript::{Block, Tone, Transcript};
 /// A prompt takes no key for this long, so that what was being typed does not answer it.
 const PROMPT_GUARD: Duration = Duration::from_millis(400);
 
+/// Lines of the help that a page is.
+const HELP_PAGE: usize = 10;
+
 /// What reaches the conversation.
 #[derive(Debug)]
 pub(crate) enum Input {
@@ -103,6 +106,8 @@ pub(crate) enum Effect {
     Follow {
         session: Option<u64>,
     },
+    /// Draw the screen from nothing: another program has written on it.
+    Redraw,
     Quit,
 }
 
@@ -139,6 +144,8 @@ pub(crate) enum Scroll {
 pub(crate) struct Extent {
     pub(crate) lines: usize,
     pub(crate) height: usize,
+    /// How many lines of the help lie beyond what is in view.
+    pub(crate) help: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,6 +158,8 @@ pub(crate) struct Notice {
 pub(crate) struct Model {
     pub(crate) agent: String,
     pub(crate) session: Option<u64>,
+    /// The session that was open before, to go back to when there is no such session.
+    before: Option<u64>,
     pub(crate) title: String,
     pub(crate) connection: Connection,
     /// The last number of the journal that is in the transcript.
@@ -176,7 +185,8 @@ pub(crate) struct Model {
     /// A message was not sent because the daemon is away.
     kept_back: bool,
     pub(crate) picker: Option<Picker>,
-    pub(crate) help: bool,
+    /// The first line of the help that is in view, while that is open.
+    pub(crate) help: Option<usize>,
     /// A first message is on its way and its session is not known yet.
     pub(crate) starting: Option<String>,
     /// The next Ctrl-C leaves.
@@ -189,6 +199,7 @@ impl Model {
         Self {
             agent,
             session,
+            before: None,
             title: String::new(),
             connection: Connection::Connecting,
             cursor: 0,
@@ -208,7 +219,7 @@ impl Model {
             notice: None,
             kept_back: false,
             picker: None,
-            help: false,
+            help: None,
             starting: None,
             leaving: false,
             now,
@@ -259,12 +270,17 @@ impl Model {
                 Vec::new()
             }
             Input::NoSession { opened, session } => {
-                if opened == self.opened {
-                    self.session = None;
-                    let told = format!("session {session} not found; /sessions lists them");
-                    self.tell(told, Tone::Bad);
+                if opened != self.opened {
+                    return Vec::new();
                 }
-                Vec::new()
+                self.session = None;
+                let effects = match self.before.take() {
+                    Some(before) => self.switch(Some(before)),
+                    None => Vec::new(),
+                };
+                let told = format!("session {session} not found; /sessions lists them");
+                self.tell(told, Tone::Bad);
+                effects
             }
             Input::About {
                 opened,
@@ -370,10 +386,18 @@ impl Model {
         match key.code {
             KeyCode::Char('c') if control => return self.interrupt(leaving),
             KeyCode::Char('d') if control && self.composer.is_empty() => return vec![Effect::Quit],
+            KeyCode::Char('l') if control => return vec![Effect::Redraw],
             _ => {}
         }
-        if self.help {
-            self.help = false;
+        if let Some(top) = self.help {
+            let most = self.extent.help;
+            self.help = match key.code {
+                KeyCode::Up if most > 0 => Some(top.saturating_sub(1)),
+                KeyCode::Down if most > 0 => Some((top + 1).min(most)),
+                KeyCode::PageUp if most > 0 => Some(top.saturating_sub(HELP_PAGE)),
+                KeyCode::PageDown if most > 0 => Some((top + HELP_PAGE).min(most)),
+                _ => None,
+            };
             return Vec::new();
         }
         if let Some(picker) = &mut self.picker {
@@ -418,8 +442,8 @@ impl Model {
 
     /// Ctrl-C: what was typed, then the turn, then the program.
     fn interrupt(&mut self, leaving: bool) -> Vec<Effect> {
-        if self.help || self.picker.is_some() {
-            self.help = false;
+        if self.help.is_some() || self.picker.is_some() {
+            self.help = None;
             self.picker = None;
             return Vec::new();
         }
@@ -470,7 +494,7 @@ impl Model {
                 self.prompt_focus = !self.prompt_focus;
                 self.prompt_since = self.now;
             }
-            KeyCode::F(1) => self.help = true,
+            KeyCode::F(1) => self.help = Some(0),
             _ => return false,
         }
         true
@@ -652,7 +676,7 @@ impl Model {
     fn command(&mut self, command: Slash) -> Vec<Effect> {
         match command {
             Slash::Help => {
-                self.help = true;
+                self.help = Some(0);
                 Vec::new()
             }
             Slash::New => self.switch(None),
@@ -685,7 +709,7 @@ impl Model {
 
     /// Goes to another session, or to a new one; what was typed stays.
     fn switch(&mut self, session: Option<u64>) -> Vec<Effect> {
-        self.session = session;
+        self.before = std::mem::replace(&mut self.session, session);
         self.title.clear();
         self.cursor = 0;
         self.transcript = Transcript::default();

@@ -453,6 +453,7 @@ fn scrolling_up_stays_and_the_end_follows_again() {
     talk.model.extent = Extent {
         lines: 100,
         height: 21,
+        help: 0,
     };
     talk.key(KeyCode::PageUp);
     assert_eq!(talk.model.scroll, Scroll::At(59));
@@ -464,6 +465,7 @@ fn scrolling_up_stays_and_the_end_follows_again() {
     talk.model.extent = Extent {
         lines: 5,
         height: 21,
+        help: 0,
     };
     talk.key(KeyCode::PageUp);
     assert_eq!(talk.model.scroll, Scroll::Follow, "all of it is in view");
@@ -536,7 +538,43 @@ fn a_session_that_is_not_there_is_not_open() {
         session: 1,
     });
     assert_eq!(talk.model.session, Some(9), "told of another conversation");
-    talk.input(Input::NoSession { opened, session: 9 });
-    assert_eq!(talk.model.session, None);
+    let back = talk.input(Input::NoSession { opened, session: 9 });
+    assert_eq!(back, [Effect::Follow { session: Some(1) }]);
+    assert_eq!(talk.model.session, Some(1), "back to the one before");
     assert!(talk.model.notice.is_some());
+    let opened = talk.model.opened;
+    assert_eq!(
+        talk.input(Input::NoSession { opened, session: 1 }),
+        [],
+        "where there is none before, it is a new one"
+    );
+    assert_eq!(talk.model.session, None);
+}
+
+#[test]
+fn the_help_scrolls_where_it_does_not_fit() {
+    let mut talk = Talk::new(Some(1));
+    talk.key(KeyCode::F(1));
+    assert_eq!(talk.model.help, Some(0));
+    talk.key(KeyCode::Down);
+    assert_eq!(
+        talk.model.help, None,
+        "all of it is in view: any key closes"
+    );
+
+    talk.key(KeyCode::F(1));
+    talk.model.extent.help = 12;
+    for (key, top) in [
+        (KeyCode::Down, 1),
+        (KeyCode::PageDown, 11),
+        (KeyCode::PageDown, 12),
+        (KeyCode::Up, 11),
+        (KeyCode::PageUp, 1),
+    ] {
+        talk.key(key);
+        assert_eq!(talk.model.help, Some(top), "{key:?}");
+    }
+    talk.key(KeyCode::Esc);
+    assert_eq!(talk.model.help, None);
+    assert_eq!(talk.control('l'), [Effect::Redraw]);
 }

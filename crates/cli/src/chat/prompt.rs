@@ -172,14 +172,20 @@ impl Prompt {
         }
     }
 
+    /// Whether more than one option may be chosen.
+    pub(crate) fn takes_several(&self) -> bool {
+        match &self.subject {
+            Subject::Ask(state) => state.question().is_some_and(|asked| asked.multi_select),
+            Subject::Approval(_) => false,
+        }
+    }
+
     /// Ticks or unticks an option where several may be chosen.
     fn tick(&mut self, index: usize) -> bool {
+        let several = self.takes_several();
         let Subject::Ask(state) = &mut self.subject else {
             return false;
         };
-        let several = state
-            .question()
-            .is_some_and(|question| question.multi_select);
         match state.ticked.get_mut(index).filter(|_| several) {
             Some(ticked) => {
                 *ticked = !*ticked;

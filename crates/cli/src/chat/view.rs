@@ -6,19 +6,25 @@ mod overlays;
 use std::collections::HashMap;
 
 use ratatui::Frame;
+use ratatui::buffer::{Buffer, CellDiffOption};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block as Border, BorderType, Paragraph};
+use unicode_width::UnicodeWidthChar;
 
 use super::markdown::Rendering;
 use super::model::{Connection, Extent, Model, Scroll, WhileBusy};
+use super::prompt::Prompt;
 use super::theme;
 use super::transcript::{Block, Entry, Tone};
 use super::wrap;
 use super::{slash, transcript};
 
 const MAX_COMPOSER_LINES: usize = 8;
-const MAX_SUGGESTIONS: usize = 6;
+const MAX_NOTICE_LINES: usize = 4;
+
+/// Columns that the parts of a composed character may take beyond its first, one by one.
+const COMPOSED_COLUMNS: u16 = 7;
 const SPINNER: [char; 8] = ['⣾', '⣽', '⣻', '⢿', '⡿', '⣟', '⣯', '⣷'];
 
 /// Drawings that are kept between frames.
@@ -26,6 +32,8 @@ const SPINNER: [char; 8] = ['⣾', '⣽', '⣻', '⢿', '⡿', '⣟', '⣯', '�
 pub(crate) struct View {
     opened: u64,
     drawn: HashMap<u64, Drawn>,
+    /// Where the last frame had characters that are composed of several.
+    composed: Vec<(u16, u16)>,
 }
 
 #[derive(Debug)]
@@ -49,7 +57,8 @@ impl View {
         let inner = usize::from(area.width.saturating_sub(4)).max(1);
         let composer = composer_lines(model, inner) as u16 + 2;
         let prompt = overlays::prompt_lines(model, inner);
-        let suggestions = suggestions(model);
+        let suggestions = suggestions(model, usize::from(area.height) / 2);
+        let told = notice_lines(model, usize::from(area.width));
         let [conversation, question, suggested, notice, input, status] = Layout::vertical([
             Constraint::Min(1),
             Constraint::Length(if prompt.is_empty() {
@@ -58,33 +67,50 @@ impl View {
                 prompt.len() as u16 + 2
             }),
             Constraint::Length(suggestions.len() as u16),
-            Constraint::Length(u16::from(model.notice.is_some())),
+            Constraint::Length(told.len() as u16),
             Constraint::Length(composer),
             Constraint::Length(1),
         ])
         .areas(area);
 
-        let extent = self.conversation(model, frame, conversation);
+        let mut extent = self.conversation(model, frame, conversation);
         if !prompt.is_empty() {
             overlays::draw_prompt(model, frame, question, prompt);
         }
         frame.render_widget(Paragraph::new(suggestions), suggested);
-        if let Some(told) = &model.notice {
-            let style = match told.tone {
-                Tone::Plain => theme::CAUTION,
-                Tone::Bad => theme::BAD,
-            };
-            frame.render_widget(Line::styled(format!(" {}", told.text), style), notice);
-        }
+        frame.render_widget(Paragraph::new(told), notice);
         draw_composer(model, frame, input);
         draw_status(model, frame, status);
-        if model.help {
-            overlays::draw_help(frame, area);
+        if let Some(top) = model.help {
+            extent.help = overlays::draw_help(frame, area, top);
         }
         if let Some(picker) = &model.picker {
             overlays::draw_picker(picker, frame, area);
         }
+        self.write_over_composed(frame.buffer_mut());
         extent
+    }
+
+    /// Has what comes after a composed character of the last frame written again, changed or not:
+    /// a flag or a skin tone takes more columns in some terminals than it should, and what lies
+    /// there would stay when the character itself is gone.
+    fn write_over_composed(&mut self, buffer: &mut Buffer) {
+        for (x, y) in self.composed.drain(..) {
+            for x in x + 1..=x.saturating_add(COMPOSED_COLUMNS) {
+                if let Some(cell) = buffer.cell_mut((x, y)) {
+                    cell.set_diff_option(CellDiffOption::AlwaysUpdate);
+                }
+            }
+        }
+        let width = usize::from(buffer.area.width).max(1);
+        for (index, cell) in buffer.content.iter().enumerate() {
+            let symbol = cell.symbol();
+            if symbol.len() > 4 && symbol.chars().filter(|char| char.width() > Some(0)).count() > 1
+            {
+                let (x, y) = ((index % width) as u16, (index / width) as u16);
+                self.composed.push((buffer.area.x + x, buffer.area.y + y));
+            }
+        }
     }
 
     fn conversation(&mut self, model: &Model, frame: &mut Frame<'_>, area: Rect) -> Extent {
@@ -153,6 +179,7 @@ impl View {
         Extent {
             lines: total,
             height,
+            help: 0,
         }
     }
 
@@ -272,7 +299,11 @@ fn draw_composer(model: &Model, frame: &mut Frame<'_>, area: Rect) {
         if model.prompt_focus && model.prompt().is_some_and(|prompt| prompt.own_words) {
             (" Enter answers · Esc goes back ", theme::CAUTION)
         } else if model.prompt_focus {
-            (" choose above · Esc to type instead ", theme::DIM)
+            let keys = match model.prompt().is_some_and(Prompt::takes_several) {
+                true => " Space ticks, Enter answers · Esc to type instead ",
+                false => " choose above · Esc to type instead ",
+            };
+            (keys, theme::DIM)
         } else if model.busy() {
             match model.while_busy {
                 WhileBusy::Steer => (
@@ -301,10 +332,25 @@ fn draw_composer(model: &Model, frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(model.composer.area(), padded);
 }
 
-fn suggestions(model: &Model) -> Vec<Line<'static>> {
+fn notice_lines(model: &Model, width: usize) -> Vec<Line<'static>> {
+    let Some(told) = &model.notice else {
+        return Vec::new();
+    };
+    let style = match told.tone {
+        Tone::Plain => theme::CAUTION,
+        Tone::Bad => theme::BAD,
+    };
+    let text = wrap::plain(&told.text, style);
+    let lines = wrap::wrap(&text, width.saturating_sub(2));
+    let front = [Span::raw(" ")];
+    let lines = lines.iter().take(MAX_NOTICE_LINES);
+    lines.map(|line| wrap::line(&front, line)).collect()
+}
+
+fn suggestions(model: &Model, most: usize) -> Vec<Line<'static>> {
     slash::matching(&model.composer.text())
         .into_iter()
-        .take(MAX_SUGGESTIONS)
+        .take(most)
         .map(|(name, argument, meaning)| {
             Line::from(vec![
                 Span::styled(

@@ -204,9 +204,10 @@ fn nothing_of_what_is_to_be_approved_is_hidden_unsaid() {
 #[test]
 fn help_and_the_list_of_sessions() {
     let mut model = told(Vec::new());
-    model.help = true;
+    model.help = Some(0);
     insta::assert_snapshot!("help", drawn(&model, 86, 36));
-    model.help = false;
+    insta::assert_snapshot!("help_narrow", drawn(&model, 40, 24));
+    model.help = None;
     model.picker = Some(Picker::new(
         (1..=3)
             .map(|id| SessionLine {
@@ -220,6 +221,7 @@ fn help_and_the_list_of_sessions() {
         Some(3),
     ));
     insta::assert_snapshot!("picker", drawn(&model, 70, 12));
+    insta::assert_snapshot!("picker_narrow", drawn(&model, 40, 12));
 }
 
 #[test]
@@ -241,7 +243,7 @@ fn any_size_can_be_drawn() {
         drawn(&model, width, height);
     }
     let mut help = told(Vec::new());
-    help.help = true;
+    help.help = Some(0);
     drawn(&help, 2, 2);
 }
 
@@ -299,4 +301,71 @@ fn a_long_title_is_cut_and_hides_nothing() {
     let screen = drawn(&told(talk), 50, 12);
     let status = screen.lines().last().unwrap();
     assert!(status.contains("… ● online"), "{status}");
+}
+
+#[test]
+fn nothing_of_a_flag_stays_when_it_is_gone() {
+    let mut terminal = Terminal::new(TestBackend::new(30, 12)).unwrap();
+    let mut view = View::default();
+    let mut frame = |model: &Model| {
+        let mut drawn = Buffer::empty(Rect::ZERO);
+        terminal
+            .draw(|frame| {
+                view.draw(model, frame);
+                drawn = frame.buffer_mut().clone();
+            })
+            .unwrap();
+        drawn
+    };
+    let first = frame(&told(vec![message(1, "x 🇩🇪 👍🏽 y")]));
+    let flag = first.content.iter().position(|cell| cell.symbol() == "🇩🇪");
+    let flag = flag.expect("it is one character");
+    let mut other = told(vec![message(1, "plain")]);
+    other.opened += 1;
+    let second = frame(&other);
+    // Where a terminal drew each half by itself, the second one is written over, too.
+    assert!(
+        second
+            .diff(&second)
+            .iter()
+            .any(|(x, y, _)| { usize::from(*y) * 30 + usize::from(*x) == flag + 1 })
+    );
+}
+
+#[test]
+fn a_wide_character_does_not_reach_into_an_overlay() {
+    let text = "日本語\n\n".repeat(8);
+    let mut model = told(vec![
+        message(1, "hi"),
+        What::TurnStarted,
+        What::Text { text },
+    ]);
+    let mut terminal = Terminal::new(TestBackend::new(60, 14)).unwrap();
+    let mut at_the_edge = |model: &Model| {
+        let mut view = View::default();
+        terminal
+            .draw(|frame| {
+                view.draw(model, frame);
+            })
+            .unwrap();
+        let buffer = terminal.backend().buffer();
+        (2..12).filter(|y| buffer[(1, *y)].symbol() == "日").count()
+    };
+    assert!(at_the_edge(&model) > 0, "there are some");
+    model.help = Some(0);
+    assert_eq!(at_the_edge(&model), 0);
+}
+
+#[test]
+fn a_long_notice_is_shown_whole() {
+    let mut model = told(Vec::new());
+    for char in "/nonsense".chars() {
+        let key = KeyEvent::new(KeyCode::Char(char), KeyModifiers::NONE);
+        model.update(Input::Key(key), at(5));
+    }
+    let enter = KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE);
+    model.update(Input::Key(enter), at(6));
+    let drawn = drawn(&model, 40, 14);
+    assert!(drawn.contains("there is no /nonsense"), "{drawn}");
+    assert!(drawn.contains("sends it as it is"), "{drawn}");
 }

@@ -28,7 +28,36 @@ pub(crate) fn push(out: &mut Styled, text: &str, style: Style) {
 }
 
 pub(crate) fn width(text: &[(char, Style)]) -> usize {
-    text.iter().map(|(char, _)| char.width().unwrap_or(0)).sum()
+    columns(text).sum()
+}
+
+/// The columns that each character adds; one that only completes the one before it adds none, as
+/// the second person of a family and the colour of a hand do.
+pub(crate) fn columns(text: &[(char, Style)]) -> impl Iterator<Item = usize> {
+    const JOINER: char = '\u{200d}';
+    const AS_EMOJI: char = '\u{fe0f}';
+    let (mut before, mut columns_before, mut is_joined) = (None, 0, false);
+    text.iter().map(move |(char, _)| {
+        let own = char.width().unwrap_or(0);
+        is_joined = match *char {
+            JOINER | AS_EMOJI => is_joined,
+            '\u{1f3fb}'..='\u{1f3ff}' => columns_before == 2 || is_joined,
+            // Signs such as ♂ are narrow by themselves.
+            sign => {
+                before == Some(JOINER) && (own == 2 || ('\u{2600}'..='\u{27bf}').contains(&sign))
+            }
+        };
+        let columns = match *char {
+            AS_EMOJI => usize::from(!is_joined && columns_before == 1),
+            _ if is_joined => 0,
+            _ => own,
+        };
+        before = Some(*char);
+        if columns > 0 {
+            columns_before = columns;
+        }
+        columns
+    })
 }
 
 /// Lines of at most `width` columns, broken at spaces where there are some.
@@ -75,10 +104,10 @@ fn wrap_line(mut rest: &[(char, Style)], width: usize) -> Vec<Styled> {
 
 /// How many of the characters fit into `width` columns.
 fn fitting(text: &[(char, Style)], width: usize) -> usize {
-    let mut columns = 0;
-    for (index, (char, _)) in text.iter().enumerate() {
-        columns += char.width().unwrap_or(0);
-        if columns > width {
+    let mut taken = 0;
+    for (index, columns) in columns(text).enumerate() {
+        taken += columns;
+        if taken > width {
             return index;
         }
     }
@@ -133,6 +162,28 @@ mod tests {
         ] {
             assert_eq!(wrapped(text, width), want, "{text:?} in {width}");
         }
+    }
+
+    #[test]
+    fn a_character_of_several_is_as_wide_as_it_is_drawn() {
+        use unicode_width::UnicodeWidthStr;
+        for text in [
+            "👩‍👩‍👧‍👦",
+            "🤷🏽‍♂️",
+            "👍🏽",
+            "🇩🇪",
+            "1️⃣",
+            "⚠️",
+            "👨‍💻",
+            "e\u{301}",
+            "日本",
+            "❤️‍🔥",
+            "x🏽",
+        ] {
+            let measured = width(&plain(text, Style::default()));
+            assert_eq!(measured, text.width(), "{text}");
+        }
+        assert_eq!(wrapped("👩‍👩‍👧‍👦👩‍👩‍👧‍👦", 2), ["👩‍👩‍👧‍👦", "👩‍👩‍👧‍👦"]);
     }
 
     #[test]

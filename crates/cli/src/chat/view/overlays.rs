@@ -2,8 +2,10 @@
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block as Border, BorderType, Clear, Paragraph};
+use unicode_width::UnicodeWidthStr;
 
 use crate::chat::model::Model;
 use crate::chat::picker::Picker;
@@ -16,7 +18,13 @@ use crate::output::terminal_text;
 /// A prompt shows so many lines of what it is about.
 const MAX_SUBJECT_LINES: usize = 8;
 
-const KEYS: [(&str, &str); 14] = [
+/// Columns that the names of keys and commands take in the help.
+const NAMES: usize = 20;
+
+/// Columns below which a meaning stands under its key, and a session is its number and title.
+const NARROW: u16 = 60;
+
+const KEYS: [(&str, &str); 15] = [
     (
         "Enter",
         "send; while the agent works: steer or queue (Tab switches)",
@@ -35,6 +43,7 @@ const KEYS: [(&str, &str); 14] = [
     ("Esc", "back to the end; leave a question for later"),
     ("Tab", "complete a / command"),
     ("Ctrl-U, Ctrl-W", "delete the line, the word"),
+    ("Ctrl-L", "draw the screen anew"),
     ("Ctrl-C", "clear the input, stop the turn, leave"),
     ("Ctrl-D", "leave"),
 ];
@@ -109,24 +118,24 @@ pub(super) fn prompt_lines(model: &Model, width: usize) -> Vec<Line<'static>> {
                 None => "",
             };
             let key = choice.key.map_or("  ".to_owned(), |key| format!("{key} "));
-            let mut line = Line::from(vec![
+            let mut text = wrap::plain(&format!("{tick}{}", choice.label), Style::default());
+            if !choice.description.is_empty() {
+                wrap::push(&mut text, &format!("  {}", choice.description), theme::DIM);
+            }
+            let front = [
                 Span::styled(if chosen { "❯ " } else { "  " }, theme::YOU),
                 Span::styled(key, theme::CODE),
-                Span::raw(format!("{tick}{}", choice.label)),
-            ]);
-            if !choice.description.is_empty() {
-                line.push_span(Span::styled(
-                    format!("  {}", choice.description),
-                    theme::DIM,
-                ));
-            }
+            ];
+            let mut lines = hanging(&front, &text, width);
             if chosen {
-                line.patch_style(theme::STRONG)
-            } else {
-                line
+                lines = lines
+                    .into_iter()
+                    .map(|line| line.patch_style(theme::STRONG))
+                    .collect();
             }
+            lines
         });
-    subject.extend(choices);
+    subject.extend(choices.flatten());
     subject
 }
 
@@ -156,33 +165,56 @@ pub(super) fn draw_prompt(
     frame.render_widget(Paragraph::new(lines).block(border), area);
 }
 
-pub(super) fn draw_help(frame: &mut Frame<'_>, area: Rect) {
-    let row = |left: String, right: &'static str| {
-        Line::from(vec![
-            Span::styled(format!(" {left:<20}"), theme::CODE),
-            Span::raw(right),
-        ])
+/// Draws the help from its line `top` on; returns how many lines it can be scrolled by.
+pub(super) fn draw_help(frame: &mut Frame<'_>, area: Rect, top: usize) -> usize {
+    let place = Overlay::width(area);
+    let width = usize::from(place.saturating_sub(2));
+    let row = |left: String, right: &str| {
+        let meaning = wrap::plain(right, Style::default());
+        if place < NARROW {
+            let mut lines = vec![Line::styled(format!(" {left}"), theme::CODE)];
+            lines.extend(hanging(&[Span::raw("   ")], &meaning, width));
+            return lines;
+        }
+        let front = Span::styled(format!(" {left:<NAMES$}"), theme::CODE);
+        hanging(&[front], &meaning, width)
     };
     let mut lines: Vec<Line<'static>> = KEYS
         .iter()
-        .map(|(key, meaning)| row((*key).to_owned(), meaning))
+        .flat_map(|(key, meaning)| row((*key).to_owned(), meaning))
         .collect();
     lines.push(Line::default());
     lines.extend(
         COMMANDS
             .iter()
-            .map(|(name, argument, meaning)| row(format!("/{name} {argument}"), meaning)),
+            .flat_map(|(name, argument, meaning)| row(format!("/{name} {argument}"), meaning)),
     );
-    overlay(
-        frame,
-        area,
-        " Keys and commands · any key closes ",
+    let beyond = (lines.len() + 2).saturating_sub(usize::from(Overlay::height(area)));
+    let overlay = Overlay {
+        title: match beyond {
+            0 => " Keys and commands · any key closes ",
+            _ => " Keys · ↑ ↓ scroll · Esc closes ",
+        },
         lines,
-        0,
-    );
+        top: top.min(beyond),
+    };
+    overlay.draw(frame, area);
+    beyond
+}
+
+/// Lines of a width, the first with something in front and the others below its text.
+fn hanging(front: &[Span<'static>], text: &[(char, Style)], width: usize) -> Vec<Line<'static>> {
+    let indent: usize = front.iter().map(Span::width).sum();
+    let below = [Span::raw(" ".repeat(indent))];
+    wrap::wrap(text, width.saturating_sub(indent))
+        .iter()
+        .enumerate()
+        .map(|(index, line)| wrap::line(if index == 0 { front } else { &below }, line))
+        .collect()
 }
 
 pub(super) fn draw_picker(picker: &Picker, frame: &mut Frame<'_>, area: Rect) {
+    let is_narrow = Overlay::width(area) < NARROW;
     let lines = if picker.lines.is_empty() {
         vec![Line::styled(" no sessions yet", theme::DIM)]
     } else {
@@ -192,10 +224,14 @@ pub(super) fn draw_picker(picker: &Picker, frame: &mut Frame<'_>, area: Rect) {
             .enumerate()
             .map(|(index, session)| {
                 let state = if session.active { "working" } else { "" };
-                let line = Line::raw(format!(
-                    " {:>4}  {:<12} {:>4} messages  {state:<8} {}",
-                    session.id, session.agent, session.messages, session.title
-                ));
+                let line = Line::raw(match (is_narrow, session.title.as_str()) {
+                    (true, "") => format!(" {:>3}  {}", session.id, session.agent),
+                    (true, title) => format!(" {:>3}  {title}", session.id),
+                    (false, title) => format!(
+                        " {:>4}  {:<12} {:>4} messages  {state:<8} {title}",
+                        session.id, session.agent, session.messages
+                    ),
+                });
                 if index == picker.cursor {
                     line.patch_style(theme::CHOSEN)
                 } else {
@@ -204,39 +240,68 @@ pub(super) fn draw_picker(picker: &Picker, frame: &mut Frame<'_>, area: Rect) {
             })
             .collect()
     };
-    overlay(
-        frame,
-        area,
-        " Sessions · Enter opens · Esc closes ",
+    let visible = usize::from(Overlay::height(area).saturating_sub(2));
+    let overlay = Overlay {
+        title: " Sessions · Enter opens · Esc closes ",
         lines,
-        picker.cursor,
-    );
+        top: (picker.cursor + 1).saturating_sub(visible),
+    };
+    overlay.draw(frame, area);
 }
 
-fn overlay(
-    frame: &mut Frame<'_>,
-    area: Rect,
+/// A box over the middle of the screen.
+struct Overlay {
     title: &'static str,
     lines: Vec<Line<'static>>,
-    keep: usize,
-) {
-    let width = area.width.saturating_sub(4).min(84);
-    let height = (lines.len() as u16 + 2).min(area.height.saturating_sub(2));
-    let place = Rect {
-        x: area.x + (area.width - width) / 2,
-        y: area.y + (area.height - height) / 2,
-        width,
-        height,
+    /// The first line in view.
+    top: usize,
+}
+
+impl Overlay {
+    fn width(area: Rect) -> u16 {
+        area.width.saturating_sub(4).min(84)
+    }
+
+    /// The most that it may take, with its border.
+    fn height(area: Rect) -> u16 {
+        area.height.saturating_sub(2)
+    }
+
+    fn draw(self, frame: &mut Frame<'_>, area: Rect) {
+        let width = Self::width(area);
+        let height = (self.lines.len() as u16 + 2).min(Self::height(area));
+        let place = Rect {
+            x: area.x + (area.width - width) / 2,
+            y: area.y + (area.height - height) / 2,
+            width,
+            height,
+        };
+        let border = Border::bordered()
+            .border_type(BorderType::Rounded)
+            .border_style(theme::YOU)
+            .title(Line::styled(self.title, theme::YOU));
+        clear_halves(frame, place);
+        frame.render_widget(Clear, place);
+        frame.render_widget(
+            Paragraph::new(self.lines)
+                .scroll((self.top as u16, 0))
+                .block(border),
+            place,
+        );
+    }
+}
+
+/// Takes away the wide characters whose second half is under the left edge of `place`: a terminal
+/// would draw them over it.
+fn clear_halves(frame: &mut Frame<'_>, place: Rect) {
+    let Some(left) = place.x.checked_sub(1) else {
+        return;
     };
-    let visible = usize::from(height.saturating_sub(2));
-    let scroll = (keep + 1).saturating_sub(visible) as u16;
-    let border = Border::bordered()
-        .border_type(BorderType::Rounded)
-        .border_style(theme::YOU)
-        .title(Line::styled(title, theme::YOU));
-    frame.render_widget(Clear, place);
-    frame.render_widget(
-        Paragraph::new(lines).scroll((scroll, 0)).block(border),
-        place,
-    );
+    for y in place.y..place.bottom() {
+        if let Some(cell) = frame.buffer_mut().cell_mut((left, y))
+            && cell.symbol().width() > 1
+        {
+            cell.set_symbol(" ");
+        }
+    }
 }
