@@ -461,30 +461,59 @@ mod tests {
     use crate::sessions::{NewSession, create};
     use crate::store::Db;
 
+    fn session(tx: &mut WriteTx<'_>) -> Result<Session, StoreError> {
+        let new = NewSession {
+            agent: "a".into(),
+            sender: "user".into(),
+            folder: None,
+            worker: String::new(),
+        };
+        create(tx, new, |_| String::new())
+    }
+
+    fn say(tx: &mut WriteTx<'_>, session: &Session) -> Result<Message, Refusal> {
+        enqueue(tx, session, "user", Channel::Cli, "hi", Purpose::Message)
+    }
+
+    #[tokio::test]
+    async fn a_turn_ends_once_however_often_it_is_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        db.write(|tx| -> Result<(), Refusal> {
+            let session = session(tx)?;
+            let message = say(tx, &session)?;
+            let failed = TurnOutcome::failed("it was killed", 409, true);
+            assert!(!end(tx, message.id, &failed)?, "it has not begun");
+            assert!(begin(tx, &message, "a")?);
+            assert!(end(tx, message.id, &TurnOutcome::default())?);
+            assert!(!end(tx, message.id, &failed)?, "it is over");
+            let ends: i64 = tx.sql().query_row(
+                "SELECT count(*) FROM journal WHERE kind = 'turn_ended'",
+                [],
+                |row| row.get(0),
+            )?;
+            assert_eq!(ends, 1);
+            assert!(last_failed(tx.sql(), session.id)?.is_none());
+            Ok(())
+        })
+        .await
+        .expect("durable");
+    }
+
     #[tokio::test]
     async fn a_full_queue_refuses_the_next_message_until_one_is_gone() {
         let folder = tempfile::tempdir().expect("a folder");
         let db = Db::open(&folder.path().join("q.db")).expect("new");
         db.write(|tx| -> Result<(), Refusal> {
-            let new = NewSession {
-                agent: "a".into(),
-                sender: "user".into(),
-                folder: None,
-                worker: String::new(),
-            };
-            let session = create(tx, new, |_| String::new())?;
-            let say = |tx: &mut WriteTx<'_>| {
-                enqueue(tx, &session, "user", Channel::Cli, "hi", Purpose::Message)
-            };
-            let mut first = None;
-            for _ in 0..MAX_QUEUED {
-                let message = say(tx)?;
-                first.get_or_insert(message.id);
+            let session = session(tx)?;
+            let first = say(tx, &session)?;
+            for _ in 1..MAX_QUEUED {
+                say(tx, &session)?;
             }
-            assert!(matches!(say(tx), Err(Refusal::OverLimit(_))));
-            remove(tx, first.expect("said"), "a test")?;
-            say(tx)?;
-            assert!(matches!(say(tx), Err(Refusal::OverLimit(_))));
+            assert!(matches!(say(tx, &session), Err(Refusal::OverLimit(_))));
+            remove(tx, first.id, "a test")?;
+            say(tx, &session)?;
+            assert!(matches!(say(tx, &session), Err(Refusal::OverLimit(_))));
             Ok(())
         })
         .await

@@ -41,6 +41,14 @@ fn shape(events: &[StreamEvent]) -> Vec<String> {
         .collect()
 }
 
+/// The number of the turn that a stream shows.
+fn turn_of(events: &[StreamEvent]) -> Option<u64> {
+    events.iter().find_map(|event| match &event.event {
+        Some(Event::Start(start)) => start.turn,
+        _ => None,
+    })
+}
+
 #[tokio::test]
 async fn a_turn_is_whole_when_the_client_is_cut_at_every_frame() {
     let daemon = TestDaemon::start().await;
@@ -49,7 +57,7 @@ async fn a_turn_is_whole_when_the_client_is_cut_at_every_frame() {
     assert!(count >= 12, "{count} events");
     for cut in 1..=count {
         let mut first = daemon.client().await;
-        let mut seen: Vec<StreamEvent> = first
+        let seen: Vec<StreamEvent> = first
             .stream(streamed(script(TURN)))
             .take(cut)
             .map(|event| event.expect("streams"))
@@ -57,22 +65,27 @@ async fn a_turn_is_whole_when_the_client_is_cut_at_every_frame() {
             .await;
         drop(first);
         let last = seen.last().and_then(|event| event.seq).expect("a number");
-        if cut < count {
-            let request = AttachMsg {
-                session: session_of(&seen),
-                after_seq: Some(last),
-                turn: None,
-            };
-            let mut second = daemon.client().await;
-            let rest: Vec<_> = second.attach(request).collect().await;
-            seen.extend(rest.into_iter().map(|event| event.expect("streams")));
+        // It comes back to the session, or to the turn by its number.
+        for turn in [None, turn_of(&seen)] {
+            let mut seen = seen.clone();
+            if cut < count {
+                let request = AttachMsg {
+                    session: session_of(&seen),
+                    after_seq: Some(last),
+                    turn,
+                };
+                let mut second = daemon.client().await;
+                let rest: Vec<_> = second.attach(request).collect().await;
+                seen.extend(rest.into_iter().map(|event| event.expect("streams")));
+            }
+            let place = format!("cut after event {cut}, turn {turn:?}");
+            assert_eq!(shape(&seen), shape(&whole), "{place}");
+            let numbers: Vec<_> = seen.iter().filter_map(|event| event.seq).collect();
+            assert!(
+                numbers.is_sorted_by(|a, b| a < b),
+                "{place}: each event once: {numbers:?}"
+            );
         }
-        assert_eq!(shape(&seen), shape(&whole), "cut after event {cut}");
-        let numbers: Vec<_> = seen.iter().filter_map(|event| event.seq).collect();
-        assert!(
-            numbers.is_sorted_by(|a, b| a < b),
-            "each event once: {numbers:?}"
-        );
     }
     daemon.stop().await;
 }
