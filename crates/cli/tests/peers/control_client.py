@@ -217,7 +217,7 @@ def main(path, config_file):
     with open(config_file, "w", encoding="utf-8") as file:
         file.write(good + "\n[http\n")
     line = (good + "\n[http\n").split("\n").index("[http") + 1
-    connection.refused(RELOAD, b"", 400, f"line {line}")
+    connection.refused(RELOAD, b"", 400, f"config.toml:{line}")
     assert text(connection.ask(GET_CONFIG, b"", R_CONFIG), 1) == config, "the old one stays"
     with open(config_file, "w", encoding="utf-8") as file:
         file.write(good)
