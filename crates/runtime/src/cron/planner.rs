@@ -145,27 +145,49 @@ pub fn plan(cron: Known<'_>, rules: Rules<'_>, now: Timestamp) -> Plan {
 }
 
 /// The undecided occurrences up to now, the newest ones if there are too many.
+///
+/// From now back in spans that grow, so that a long absence costs as much as what is kept of it.
 fn occurrences(cron: Known<'_>, zone: &TimeZone, now: Timestamp) -> (Vec<Timestamp>, bool) {
-    let mut from = cron.decided;
-    let mut truncated = false;
-    loop {
-        let mut found = Vec::new();
-        let mut last = from;
-        while let Some(due) = cron.schedule.next_after(last, zone)
-            && due <= now
-            && found.len() <= MAX_DECISIONS
-        {
-            found.push(due);
-            last = due;
+    let mut newest_first = Vec::new();
+    // No schedule has more than one a second, so this one is never too long.
+    let mut length = SignedDuration::from_secs(MAX_DECISIONS as i64);
+    let mut to = now;
+    while to > cron.decided && newest_first.len() <= MAX_DECISIONS {
+        let from = to.checked_sub(length).unwrap_or(cron.decided);
+        let from = from.max(cron.decided);
+        match between(cron.schedule, zone, from, to) {
+            Some(span) => {
+                newest_first.extend(span.into_iter().rev());
+                (to, length) = (from, length * 2);
+            }
+            None => length /= 2,
         }
-        if found.len() <= MAX_DECISIONS {
-            return (found, truncated);
-        }
-        // Half the time has half of them or so; a few rounds end it, because
-        // no schedule has more than one a second.
-        truncated = true;
-        from = now - (now.duration_since(from) / 2);
     }
+    let truncated = newest_first.len() > MAX_DECISIONS;
+    newest_first.truncate(MAX_DECISIONS);
+    newest_first.reverse();
+    (newest_first, truncated)
+}
+
+/// The occurrences after `from`, up to and with `to`; `None` when they are too many.
+fn between(
+    schedule: &Schedule,
+    zone: &TimeZone,
+    from: Timestamp,
+    to: Timestamp,
+) -> Option<Vec<Timestamp>> {
+    let mut found = Vec::new();
+    let mut last = from;
+    while let Some(due) = schedule.next_after(last, zone)
+        && due <= to
+    {
+        if found.len() == MAX_DECISIONS {
+            return None;
+        }
+        found.push(due);
+        last = due;
+    }
+    Some(found)
 }
 
 #[cfg(test)]
@@ -452,13 +474,28 @@ mod tests {
         let now = at("06-10T10:00:00");
         let plan = world.plan(now);
         assert!(plan.truncated);
-        assert!((1..=MAX_DECISIONS).contains(&plan.decisions.len()));
-        assert_eq!(plan.decisions.last().unwrap().due, now);
+        let due: Vec<Timestamp> = plan.decisions.iter().map(|decision| decision.due).collect();
+        let newest: Vec<Timestamp> = (0..MAX_DECISIONS as i64)
+            .rev()
+            .map(|ago| now - SignedDuration::from_secs(ago))
+            .collect();
+        assert_eq!(due, newest);
         assert!(
             plan.decisions
                 .iter()
                 .all(|decision| decision.outcome == Missed)
         );
+    }
+
+    /// Every second of Mondays alone: nothing for days, and then too many.
+    #[test]
+    fn an_absence_that_ends_long_after_the_last_occurrence_is_decided_too() {
+        let world = world("* * * * * 1", "03-01T00:00:00");
+        let plan = world.plan(at("03-15T12:00:00"));
+        assert!(plan.truncated);
+        assert_eq!(plan.decisions.len(), MAX_DECISIONS);
+        let last = plan.decisions.last().unwrap().due;
+        assert_eq!(last, at("03-09T23:59:59"));
     }
 
     proptest! {

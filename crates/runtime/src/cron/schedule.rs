@@ -2,9 +2,9 @@
 
 use std::str::FromStr;
 
-use croner::Cron as Pattern;
 use croner::parser::{CronParser, Seconds, Year};
-use jiff::civil::Time;
+use croner::{Cron as Pattern, YEAR_UPPER_LIMIT};
+use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _, Unit, Zoned};
 
@@ -17,6 +17,10 @@ const QUIET_LOOKAHEAD: usize = 400;
 
 /// The changes of a zone's offset that a search goes on behind: two a year.
 const TRANSITIONS: usize = 16;
+
+/// 400 years before the pattern's search ends. The calendar with its days of the week repeats after
+/// as many, so what does not happen from here on never does, whatever the zone.
+const LAST_CYCLE: DateTime = DateTime::constant(YEAR_UPPER_LIMIT as i16 - 400, 1, 1, 0, 0, 0, 0);
 
 /// A schedule: 5 fields, 6 with seconds first, or `@daily` and the like.
 ///
@@ -102,11 +106,11 @@ impl FromStr for Schedule {
             .parse(fields)
             .map_err(|error| syntax(&error.to_string()))?;
         let schedule = Self { pattern, zone };
-        // From a fixed day: what never happens does not depend on today. The
-        // search is bounded.
-        let reference = Timestamp::UNIX_EPOCH;
-        let zone = schedule.zone.clone().unwrap_or(TimeZone::UTC);
-        if schedule.search(reference, &zone, false).is_none() {
+        if schedule
+            .pattern
+            .find_next_occurrence(&LAST_CYCLE, true)
+            .is_err()
+        {
             return Err(ScheduleError::Impossible {
                 text: text.to_owned(),
             });
