@@ -25,6 +25,9 @@ pub(super) enum Edit {
 /// Applies the changes; a key to remove that is not there is no mistake.
 pub(super) fn apply(text: &str, edits: &[Edit]) -> Result<String, TomlError> {
     let mut text = text.to_owned();
+    if edits.is_empty() {
+        return Ok(text);
+    }
     for edit in edits {
         if let Edit::Remove(key) = edit {
             text = remove(&text, key)?;

@@ -32,6 +32,9 @@ const RESTART_KEYS: &[&str] = &[
     "sandbox.transfers_max",
 ];
 
+/// The keys of a table that were asked for, with where the values that are shown came from.
+pub(super) type Keys = BTreeMap<String, Option<Origin>>;
+
 /// Every key with its value in force and where that value came from.
 ///
 /// Values are in the one form that equal values share (`"600s"` is `"10m"`), so
@@ -39,7 +42,7 @@ const RESTART_KEYS: &[&str] = &[
 #[derive(Clone, PartialEq, Eq)]
 pub struct Effective {
     pub(super) json: Map<String, Json>,
-    pub(super) origins: BTreeMap<KeyPath, Origin>,
+    pub(super) tables: BTreeMap<KeyPath, Keys>,
     pub(super) secrets: BTreeMap<KeyPath, Secret>,
     /// Tables that people named: agents, providers, tool servers.
     pub(super) entries: BTreeSet<KeyPath>,
@@ -85,29 +88,55 @@ impl Effective {
     /// Where the value of a key came from.
     #[must_use]
     pub fn origin(&self, key: &KeyPath) -> Option<&Origin> {
-        self.origins.get(key)
+        let (table, name) = key.split_last()?;
+        self.tables.get(table)?.get(name)?.as_ref()
+    }
+
+    /// Where the values in a table and in those below it came from.
+    pub(super) fn origins_within<'e>(
+        &'e self,
+        table: &'e KeyPath,
+    ) -> impl Iterator<Item = &'e Origin> {
+        let tables = self.tables.iter().filter(|(path, _)| path.is_within(table));
+        tables.flat_map(|(_, keys)| keys.values().flatten())
+    }
+
+    /// Every key that is shown.
+    pub(super) fn keys(&self) -> BTreeSet<KeyPath> {
+        let shown = |(table, keys): (&KeyPath, &Keys)| {
+            let names = keys.iter().filter(|(_, origin)| origin.is_some());
+            names.map(|(name, _)| table.child(name)).collect::<Vec<_>>()
+        };
+        self.tables.iter().flat_map(shown).collect()
     }
 
     /// What differs from `old` to `self`.
     #[must_use]
     pub fn changes_since(&self, old: &Self) -> Vec<Change> {
-        let before = old.leaves();
-        let after = self.leaves();
-        let keys: BTreeSet<&KeyPath> = before.keys().chain(after.keys()).collect();
-        keys.into_iter()
-            .filter(|key| {
-                before.get(*key) != after.get(*key)
-                    || old.secrets.get(*key) != self.secrets.get(*key)
-            })
-            .map(|key| Change {
-                key: key.clone(),
-                from: before.get(key).map(|json| (*json).clone()),
-                to: after.get(key).map(|json| (*json).clone()),
+        let mut differing = BTreeMap::new();
+        compare_members(
+            &KeyPath::root(),
+            Some(&old.json),
+            Some(&self.json),
+            &mut differing,
+        );
+        // A secret looks the same whatever it is.
+        for key in old.secrets.keys().chain(self.secrets.keys()) {
+            if old.secrets.get(key) != self.secrets.get(key) {
+                differing.insert(key.clone(), (old.get(key), self.get(key)));
+            }
+        }
+        differing
+            .into_iter()
+            .map(|(key, (from, to))| Change {
+                from: from.cloned(),
+                to: to.cloned(),
                 applies: if RESTART_KEYS.contains(&key.to_string().as_str()) {
                     Applies::AtRestart
                 } else {
                     Applies::Now
                 },
+                key,
             })
             .collect()
     }
@@ -115,13 +144,6 @@ impl Effective {
     /// Whether the key holds a secret that is set.
     pub(super) fn is_secret(&self, key: &KeyPath) -> bool {
         self.secrets.contains_key(key)
-    }
-
-    /// Every value by its key; lists are values.
-    fn leaves(&self) -> BTreeMap<KeyPath, &Json> {
-        let mut leaves = BTreeMap::new();
-        collect(&self.json, &KeyPath::root(), &mut leaves);
-        leaves
     }
 }
 
@@ -131,18 +153,41 @@ impl std::fmt::Debug for Effective {
     }
 }
 
-fn collect<'j>(
-    members: &'j Map<String, Json>,
+/// Values before and after, by their key; lists are values.
+type Differing<'j> = BTreeMap<KeyPath, (Option<&'j Json>, Option<&'j Json>)>;
+
+fn compare<'j>(
     path: &KeyPath,
-    leaves: &mut BTreeMap<KeyPath, &'j Json>,
+    before: Option<&'j Json>,
+    after: Option<&'j Json>,
+    differing: &mut Differing<'j>,
 ) {
-    for (name, value) in members {
-        let path = path.child(name);
-        match value {
-            Json::Object(inner) => collect(inner, &path, leaves),
-            leaf => {
-                leaves.insert(path, leaf);
-            }
+    let (old, new) = (
+        before.and_then(Json::as_object),
+        after.and_then(Json::as_object),
+    );
+    let values = (
+        before.filter(|_| old.is_none()),
+        after.filter(|_| new.is_none()),
+    );
+    if values != (None, None) {
+        differing.insert(path.clone(), values);
+    }
+    compare_members(path, old, new, differing);
+}
+
+fn compare_members<'j>(
+    path: &KeyPath,
+    before: Option<&'j Map<String, Json>>,
+    after: Option<&'j Map<String, Json>>,
+    differing: &mut Differing<'j>,
+) {
+    let members = [before, after].into_iter().flatten();
+    let names: BTreeSet<&String> = members.flat_map(Map::keys).collect();
+    for name in names {
+        let [before, after] = [before, after].map(|members| members?.get(name));
+        if before != after {
+            compare(&path.child(name), before, after, differing);
         }
     }
 }

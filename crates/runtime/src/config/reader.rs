@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value as Json};
 
-use super::effective::Effective;
+use super::effective::{Effective, Keys};
 use super::node::{Node, Raw};
 use super::problem::{ConfigErrors, Problem, ProblemKind};
 use super::secret::{REDACTED, Secret};
@@ -21,9 +21,8 @@ pub(super) struct Reader<'t> {
     /// The secrets that `"***"` in a request stands for.
     kept: Option<&'t BTreeMap<KeyPath, Secret>>,
     problems: Vec<Problem>,
-    known: BTreeSet<KeyPath>,
     unknown: Vec<(KeyPath, Origin)>,
-    origins: BTreeMap<KeyPath, Origin>,
+    tables: BTreeMap<KeyPath, Keys>,
     secrets: BTreeMap<KeyPath, Secret>,
     entries: BTreeSet<KeyPath>,
 }
@@ -40,9 +39,8 @@ pub(super) fn read<T>(
         root,
         kept,
         problems: Vec::new(),
-        known: BTreeSet::new(),
         unknown: Vec::new(),
-        origins: BTreeMap::new(),
+        tables: BTreeMap::new(),
         secrets: BTreeMap::new(),
         entries: BTreeSet::new(),
     };
@@ -51,7 +49,7 @@ pub(super) fn read<T>(
     if reader.problems.is_empty() {
         let effective = Effective {
             json,
-            origins: reader.origins,
+            tables: reader.tables,
             secrets: reader.secrets,
             entries: reader.entries,
         };
@@ -106,7 +104,7 @@ impl<'t> Reader<'t> {
             reader: self,
             path,
             members,
-            asked: BTreeSet::new(),
+            keys: Keys::new(),
             shown: Map::new(),
             style,
             broken: members.is_none() && node.is_some(),
@@ -117,8 +115,15 @@ impl<'t> Reader<'t> {
     }
 
     fn report_unknown(&mut self) {
+        if self.unknown.is_empty() {
+            return;
+        }
+        let of_table = |(path, keys): (&KeyPath, &Keys)| {
+            keys.keys().map(|name| path.child(name)).collect::<Vec<_>>()
+        };
+        let known: BTreeSet<KeyPath> = self.tables.iter().flat_map(of_table).collect();
         for (key, origin) in std::mem::take(&mut self.unknown) {
-            let suggestion = nearest(&key, &self.known);
+            let suggestion = nearest(&key, &known);
             self.problems.push(Problem {
                 origin,
                 key,
@@ -175,7 +180,7 @@ pub(super) struct Section<'a, 't> {
     path: KeyPath,
     origin: Origin,
     members: Option<&'a BTreeMap<String, Node>>,
-    asked: BTreeSet<String>,
+    keys: Keys,
     shown: Map<String, Json>,
     style: Style,
     /// There is something else in the table's place, which was reported.
@@ -388,24 +393,26 @@ impl<'a> Section<'a, '_> {
     }
 
     fn ask(&mut self, key: &str) -> Option<&'a Node> {
-        self.asked.insert(key.to_owned());
-        self.reader.known.insert(self.path.child(key));
+        if !self.keys.contains_key(key) {
+            self.keys.insert(key.to_owned(), None);
+        }
         self.members.and_then(|members| members.get(key))
     }
 
     fn show(&mut self, key: &str, json: Json, origin: Origin) {
         self.shown.insert(key.to_owned(), json);
-        self.reader.origins.insert(self.path.child(key), origin);
+        self.keys.insert(key.to_owned(), Some(origin));
     }
 
     fn finish(self) -> Map<String, Json> {
         for (name, node) in self.members.into_iter().flatten() {
-            if !self.asked.contains(name) {
+            if !self.keys.contains_key(name) {
                 self.reader
                     .unknown
                     .push((self.path.child(name), node.origin.clone()));
             }
         }
+        self.reader.tables.insert(self.path, self.keys);
         self.shown
     }
 }

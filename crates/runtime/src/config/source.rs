@@ -1,5 +1,6 @@
 //! Where a value came from, and which key it belongs to.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -122,6 +123,12 @@ impl KeyPath {
     #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         self.0.starts_with(&other.0)
+    }
+}
+
+impl Borrow<[String]> for KeyPath {
+    fn borrow(&self) -> &[String] {
+        &self.0
     }
 }
 

@@ -218,10 +218,8 @@ impl ConfigStore {
         let removed: Vec<&KeyPath> = old.entries.difference(&new.entries).collect();
         for entry in &removed {
             let elsewhere = old
-                .origins
-                .iter()
-                .filter(|(key, _)| key.is_within(entry))
-                .map(|(_, origin)| &origin.source)
+                .origins_within(entry)
+                .map(|origin| &origin.source)
                 .find(|source| **source != own_file && **source != ConfigSource::Default);
             match elsewhere {
                 // A request that says nothing of a whole section means the file.
@@ -296,7 +294,7 @@ fn parse_key(dotted: &str) -> Result<KeyPath, ConfigErrors> {
 }
 
 fn unknown(key: KeyPath, effective: &Effective) -> ConfigErrors {
-    let suggestion = reader::nearest(&key, effective.origins.keys());
+    let suggestion = reader::nearest(&key, &effective.keys());
     request_problem(key, ProblemKind::UnknownKey { suggestion })
 }
 
