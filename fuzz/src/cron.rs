@@ -13,6 +13,8 @@ use core::planner::{self, Decision, Known, MAX_DECISIONS, Ongoing, Outcome, Rule
 use core::policy::{MissedPolicy, OverlapPolicy};
 use core::schedule::{QuietHours, Schedule};
 
+use std::sync::LazyLock;
+
 use jiff::civil::Time;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
@@ -20,28 +22,45 @@ use jiff::{SignedDuration, Timestamp};
 use crate::choices::Choices;
 
 /// With and without daylight saving, of half an hour too, and far from Greenwich.
-const ZONES: [&str; 6] = [
-    "UTC",
-    "Europe/Berlin",
-    "America/New_York",
-    "Australia/Lord_Howe",
-    "Pacific/Apia",
-    "Asia/Kathmandu",
-];
-const QUIET: [(&str, &str); 4] = [
-    ("", ""),
-    ("22:00", "06:00"),
-    ("01:15", "02:45"),
-    ("00:00", "23:59"),
-];
+static ZONES: LazyLock<[TimeZone; 6]> = LazyLock::new(|| {
+    [
+        "UTC",
+        "Europe/Berlin",
+        "America/New_York",
+        "Australia/Lord_Howe",
+        "Pacific/Apia",
+        "Asia/Kathmandu",
+    ]
+    .map(|name| TimeZone::get(name).expect("in the database"))
+});
+static QUIET: LazyLock<[Option<QuietHours>; 4]> = LazyLock::new(|| {
+    [
+        ("", ""),
+        ("22:00", "06:00"),
+        ("01:15", "02:45"),
+        ("00:00", "23:59"),
+    ]
+    .map(|(start, end)| QuietHours::parse(start, end).expect("times of day"))
+});
+/// What the planner is run with.
+static SCHEDULES: LazyLock<[Schedule; 6]> = LazyLock::new(|| {
+    [
+        "*/20 * * * * *",
+        "*/7 * * * *",
+        "30 2 * * *",
+        "0 * * * *",
+        "TZ=Europe/Berlin 15 2,3 * * *",
+        "0 0 29 2 *",
+    ]
+    .map(|text| text.parse().expect("a schedule"))
+});
 
 /// A zone, a moment, quiet hours, and a schedule as text or as choices.
 pub fn cron(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.below(4);
-    let zone = TimeZone::get(choices.of(&ZONES)).expect("in the database");
-    let (start, end) = choices.of(&QUIET);
-    let quiet = QuietHours::parse(start, end).expect("times of day");
+    let zone = &ZONES[choices.below(ZONES.len())];
+    let quiet = choices.of(&*QUIET);
     // Any second from 1970 to 2106, and a fraction.
     let seconds = choices
         .take(4)
@@ -49,9 +68,9 @@ pub fn cron(data: &[u8]) {
         .fold(0, |n, byte| n << 8 | i64::from(*byte));
     let after = Timestamp::new(seconds, i32::from(choices.byte()) * 1_000_000).expect("in range");
     match kind {
-        0 => any_text_is_a_schedule_or_an_error(choices.rest(), after, quiet, &zone),
-        1 => a_time_of_day_is_that_of_its_zone(&mut choices, after, &zone),
-        2 => no_clock_starts_an_occurrence_twice(&mut choices, after, quiet, &zone),
+        0 => any_text_is_a_schedule_or_an_error(choices.rest(), after, quiet, zone),
+        1 => a_time_of_day_is_that_of_its_zone(&mut choices, after, zone),
+        2 => no_clock_starts_an_occurrence_twice(&mut choices, after, quiet, zone),
         _ => any_text_is_quiet_hours_or_an_error(choices.rest()),
     }
 }
@@ -147,22 +166,14 @@ fn no_clock_starts_an_occurrence_twice(
     quiet: Option<QuietHours>,
     zone: &TimeZone,
 ) {
-    const SCHEDULES: [&str; 6] = [
-        "*/20 * * * * *",
-        "*/7 * * * *",
-        "30 2 * * *",
-        "0 * * * *",
-        "TZ=Europe/Berlin 15 2,3 * * *",
-        "0 0 29 2 *",
-    ];
-    let schedule: Schedule = choices.of(&SCHEDULES).parse().expect("a schedule");
+    let schedule = &SCHEDULES[choices.below(SCHEDULES.len())];
     let missed = choices.of(&[MissedPolicy::Skip, MissedPolicy::RunOnce]);
     let overlap = choices.of(&[OverlapPolicy::Skip, OverlapPolicy::Queue]);
     let (mut now, mut decided, mut up_since) = (start, start, start);
     let mut decisions = 0;
     for _ in 0..24 {
         // A second absence as long as the first says nothing new, and takes as long.
-        if choices.is_empty() || decisions > MAX_DECISIONS {
+        if choices.is_empty() || decisions >= MAX_DECISIONS {
             break;
         }
         let step = match choices.byte() {
@@ -176,7 +187,7 @@ fn no_clock_starts_an_occurrence_twice(
         up_since = up_since.min(now);
         let ongoing = choices.of(&[Ongoing::Nothing, Ongoing::Running, Ongoing::Waiting]);
         let known = Known {
-            schedule: &schedule,
+            schedule,
             quiet,
             decided,
             ongoing,

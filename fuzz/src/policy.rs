@@ -18,19 +18,7 @@ pub(crate) use core::{Action, CommandPattern, NamePattern, PathPattern, PatternE
 pub fn policy(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let (pattern, line) = text.split_once('\0').unwrap_or(("rm **", &text));
-    let request = Request {
-        tool: "exec",
-        agent: "coder",
-        session: 1,
-        worker: "box",
-        subject: Subject::Command {
-            line,
-            root: "/work/space",
-            copy: Some("/copies/1"),
-            cwd: "",
-            isolation: Isolation::Isolated,
-        },
-    };
+    let request = to_run(line);
     let forbidden = Rule {
         command: CommandPattern::parse("forbidden").ok(),
         ..Rule::new(Action::Deny)
@@ -78,18 +66,24 @@ pub fn policy(input: &[u8]) {
 
     // A denied command before it is never lost, whatever the line is.
     let longer = format!("forbidden\n{line}");
-    let request = Request {
+    assert_ne!(
+        core::decide(&[forbidden], &to_run(&longer)).decision.action,
+        Action::Allow
+    );
+}
+
+fn to_run(line: &str) -> Request<'_> {
+    Request {
+        tool: "exec",
+        agent: "coder",
+        session: 1,
+        worker: "box",
         subject: Subject::Command {
-            line: &longer,
+            line,
             root: "/work/space",
             copy: Some("/copies/1"),
             cwd: "",
             isolation: Isolation::Isolated,
         },
-        ..request
-    };
-    assert_ne!(
-        core::decide(&[forbidden], &request).decision.action,
-        Action::Allow
-    );
+    }
 }

@@ -16,8 +16,13 @@ const WRITERS: [&str; 3] = ["host", "one", "two"];
 /// Each step is a change of the master's own, or an entry of one of two replicas.
 pub fn workspace_ledger(data: &[u8]) {
     let mut choices = Choices::new(data);
-    let mut world = World::default();
-    for _ in 0..128 {
+    let mut world = World {
+        ledger: Ledger::default(),
+        history: Vec::new(),
+        trees: vec![Tree::new()],
+    };
+    // Twelve paths have met each other by then; a longer history is only slower.
+    for _ in 0..64 {
         if choices.is_empty() {
             break;
         }
@@ -30,11 +35,14 @@ pub fn workspace_ledger(data: &[u8]) {
     }
 }
 
-#[derive(Default)]
+type Tree = BTreeMap<WorkspacePath, Node>;
+
 struct World {
     ledger: Ledger,
     /// Every change ever recorded.
     history: Vec<Change>,
+    /// The tree before the first change, and after each.
+    trees: Vec<Tree>,
 }
 
 impl World {
@@ -112,11 +120,15 @@ impl World {
                 _ => Author::Sandbox(writer.into()),
             };
             let sequence = self.ledger.record(path.clone(), node.clone(), author);
-            self.history.push(Change {
+            let change = Change {
                 sequence,
                 path,
                 node,
-            });
+            };
+            let mut tree = self.trees[self.history.len()].clone();
+            put(&mut tree, &change);
+            self.trees.push(tree);
+            self.history.push(change);
             assert_eq!(
                 sequence,
                 self.history.len() as u64,
@@ -142,15 +154,10 @@ impl World {
         let Operation::Rename(to) = &entry.operation else {
             return None;
         };
-        let mut tree: BTreeMap<WorkspacePath, Node> = self
-            .ledger
-            .live()
-            .map(|(path, node)| (path.clone(), node.clone()))
-            .collect();
-        let count = |tree: &BTreeMap<WorkspacePath, Node>, of: &Node| {
-            tree.values().filter(|node| node.hash == of.hash).count()
-        };
-        let before = tree.clone();
+        let before = &self.trees[self.history.len()];
+        let mut tree = before.clone();
+        let count =
+            |tree: &Tree, of: &Node| tree.values().filter(|node| node.hash == of.hash).count();
         for step in steps {
             match &step.node {
                 Some(node) => drop(tree.insert(step.path.clone(), node.clone())),
@@ -163,7 +170,7 @@ impl World {
             .filter(|(_, node)| !node.is_directory())
             .find(|(_, node)| {
                 let excused = usize::from(replaced.is_some_and(|old| old.hash == node.hash));
-                count(&tree, node) + excused < count(&before, node)
+                count(&tree, node) + excused < count(before, node)
             })
             .map(|(path, _)| path.clone())
     }
@@ -182,7 +189,7 @@ impl World {
 
     fn forgets(&mut self, back: u64) {
         let floor = self.ledger.current().saturating_sub(back);
-        let live: Vec<_> = self.live();
+        let live = self.live();
         self.ledger.forget_through(floor);
         assert!(self.ledger.floor() <= self.ledger.current());
         assert_eq!(self.live(), live, "only deletions are forgotten");
@@ -197,40 +204,36 @@ impl World {
 
     /// What a replica at `cursor` is told makes its tree the master's.
     fn check(&self, cursor: u64) {
-        let files = self.live();
-        let files = files.iter().filter(|(_, node)| !node.is_directory());
-        assert_eq!(self.ledger.files(), files.clone().count() as u64);
+        let files = || self.ledger.live().filter(|(_, node)| !node.is_directory());
+        assert_eq!(self.ledger.files(), files().count() as u64);
         assert_eq!(
             self.ledger.bytes(),
-            files.map(|(_, node)| node.size).sum::<u64>()
+            files().map(|(_, node)| node.size).sum::<u64>()
         );
+        let seen = usize::try_from(cursor)
+            .expect("small")
+            .min(self.history.len());
         if let Some(stream) = self.ledger.stream_after(cursor, usize::MAX) {
-            let from = usize::try_from(cursor)
-                .expect("small")
-                .min(self.history.len());
-            assert_eq!(stream, self.history[from..], "the stream has a hole");
+            assert_eq!(stream, self.history[seen..], "the stream has a hole");
         }
         if cursor < self.ledger.floor() {
             return;
         }
-        let mut tree = BTreeMap::new();
-        let known = self
-            .history
-            .iter()
-            .filter(|change| change.sequence <= cursor);
+        let mut tree = self.trees[seen].clone();
         let mut last = cursor;
-        let news = self.ledger.newest_after(cursor, 0, usize::MAX);
-        for change in &news {
+        for change in &self.ledger.newest_after(cursor, 0, usize::MAX) {
             assert!(change.sequence > last, "not in order");
             last = change.sequence;
+            put(&mut tree, change);
         }
-        for change in known.chain(&news) {
-            match &change.node {
-                Some(node) => drop(tree.insert(change.path.clone(), node.clone())),
-                None => drop(tree.remove(&change.path)),
-            }
-        }
-        assert_eq!(tree.into_iter().collect::<Vec<_>>(), self.live());
+        assert!(tree.iter().eq(self.ledger.live()), "{tree:?}");
+    }
+}
+
+fn put(tree: &mut Tree, change: &Change) {
+    match &change.node {
+        Some(node) => drop(tree.insert(change.path.clone(), node.clone())),
+        None => drop(tree.remove(&change.path)),
     }
 }
 
