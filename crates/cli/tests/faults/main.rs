@@ -2,7 +2,7 @@
 //!
 //! Each kind of fault has a list of places: the calls that a workload makes, the frames of a
 //! conversation. With `QUINTET_FAULTS=long` (`./test --faults`) all of them are tried, with a number so
-//! many of each list, else few, always evenly spread. A failure names the place; `QUINTET_FAULTS_ONLY`
+//! many of each list, with `36..72` as many after the first 36, else few, always evenly spread. A failure names the place; `QUINTET_FAULTS_ONLY`
 //! with a part of that name tries it alone. Each test prints what docs/reliability.md has in its table.
 #![expect(
     clippy::unwrap_used,

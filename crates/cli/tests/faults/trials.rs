@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,12 +14,16 @@ use crate::proxy::Plan;
 /// Trials wait for processes and disks more than they compute.
 const AT_ONCE: usize = 4;
 
-/// How many places of a list are tried, where `short` are in a plain run.
-fn most(short: usize) -> usize {
+/// Which turns of the walk through a list are taken, where the first `short` are in a plain run.
+fn turns(short: usize) -> Range<usize> {
+    let number = |text: &str| text.parse().unwrap();
     match std::env::var("QUINTET_FAULTS").as_deref() {
-        Ok("long") => usize::MAX,
-        Ok(number) => number.parse().unwrap(),
-        Err(_) => short,
+        Ok("long") => 0..usize::MAX,
+        Ok(asked) => match asked.split_once("..") {
+            Some((from, to)) => number(from)..number(to),
+            None => 0..number(asked),
+        },
+        Err(_) => 0..short,
     }
 }
 
@@ -34,8 +39,7 @@ pub(crate) fn chosen<T: Display>(places: Vec<T>, short: usize) -> Vec<T> {
             .filter(|place| place.to_string().contains(&part))
             .collect();
     }
-    let (count, most) = (places.len(), most(short));
-    let taken = spread(count, most);
+    let taken = spread(places.len(), turns(short));
     (0..)
         .zip(places)
         .filter(|(at, _)| taken.contains(at))
@@ -43,13 +47,13 @@ pub(crate) fn chosen<T: Display>(places: Vec<T>, short: usize) -> Vec<T> {
         .collect()
 }
 
-/// Which of `count` entries are taken when at most `most` are.
-fn spread(count: usize, most: usize) -> BTreeSet<usize> {
+/// Which of `count` entries these turns of the walk come to.
+fn spread(count: usize, turns: Range<usize>) -> BTreeSet<usize> {
     // The golden section keeps the entries of any beginning of the walk apart.
     let near = count * 618 / 1000;
     let stride = (near.max(1)..).find(|stride| shared_divisor(*stride, count) == 1);
     let stride = stride.unwrap_or(1);
-    (0..count.min(most))
+    (turns.start..turns.end.min(count))
         .map(|turn| turn * stride % count)
         .collect()
 }
@@ -61,9 +65,11 @@ fn shared_divisor(a: usize, b: usize) -> usize {
 #[test]
 fn a_few_places_of_a_list_hold_every_fault() {
     for count in (5..400).step_by(5) {
-        let faults: BTreeSet<usize> = spread(count, 6).iter().map(|at| at % 5).collect();
+        let faults: BTreeSet<usize> = spread(count, 0..6).iter().map(|at| at % 5).collect();
         assert_eq!(faults.len(), 5, "of {count}");
-        assert_eq!(spread(count, usize::MAX).len(), count);
+        assert_eq!(spread(count, 0..usize::MAX).len(), count);
+        let [beginning, rest] = [0..6, 6..usize::MAX].map(|turns| spread(count, turns));
+        assert!(beginning.is_disjoint(&rest));
     }
 }
 
