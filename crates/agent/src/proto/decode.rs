@@ -454,6 +454,17 @@ mod tests {
         }));
     }
 
+    /// A state is written and read again with every turn: its numbers stay what they are.
+    #[test]
+    fn a_number_of_a_state_is_the_one_that_was_sent() {
+        for number in [11E50, 1.2000000000000001e51, 0.1 + 0.2, f64::MIN_POSITIVE] {
+            let payload = format!(r#"{{"type":"state_delta","deltas":[{number:e}]}}"#);
+            let decoded = decode(payload.as_bytes()).unwrap();
+            let deltas = vec![json!(number)];
+            assert_eq!(decoded.message, AgentToCoordinator::StateDelta { deltas });
+        }
+    }
+
     #[test]
     fn an_unknown_element_keeps_its_bytes() {
         let payload = br#"{"type":"stream_update","message_id":"m","element":{"type":"plan", "entries":[1,  2]}}"#;
