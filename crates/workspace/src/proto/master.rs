@@ -333,6 +333,9 @@ impl MasterSession {
         self.unacked.clear();
         self.unacked_bytes = 0;
         self.window_full_since = None;
+        // What of the last answer was not sent yet comes again in this one.
+        let is_answer = |message: &WireMessage| matches!(message, WireMessage::Notification { .. });
+        self.out.retain(|message| !is_answer(message));
         for barrier in &mut self.barriers {
             barrier.owed = true;
         }
@@ -552,12 +555,10 @@ impl MasterSession {
             return Some(self.heartbeat(now, ledger));
         }
         let periodic = match self.phase {
-            // The replica owes a request; another heartbeat could be taken for
-            // the end of what it asks for.
-            Phase::Idle | Phase::Behind => false,
+            // Another heartbeat could be taken for the end of what it asks for.
+            Phase::Idle | Phase::Behind | Phase::CatchingUp { .. } => false,
             // Between notifications a heartbeat ahead of them would be a gap.
             Phase::Live => !self.announcing && self.cursor == ledger.current(),
-            Phase::CatchingUp { .. } => false,
         };
         if now >= self.next_heartbeat {
             if periodic {
