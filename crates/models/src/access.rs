@@ -58,6 +58,7 @@ pub trait Access: Send + Sync + 'static {
     }
 
     /// Books what a call used. Called once for each call that reached a provider's model, before
-    /// the caller sees the end of the answer, and also when the caller went away.
+    /// the caller sees the end of the answer, and also when the caller went away, be it before the
+    /// answer began.
     fn record(&self, caller: Caller, call: CallRecord) -> impl Future<Output = ()> + Send;
 }

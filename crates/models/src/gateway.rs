@@ -188,19 +188,21 @@ impl<A: Access> Gateway<A> {
             let mut attempt = 0u32;
             loop {
                 attempt = attempt.saturating_add(1);
-                let fault = match self.inner.upstream.ask(&route, call).await {
+                // Before the call: a caller that hangs up while it is made has asked all the same.
+                let booking = Booking::new(
+                    Arc::clone(&self.inner.access),
+                    self.inner.tasks.clone(),
+                    caller.clone(),
+                    route.clone(),
+                );
+                let asking = self.inner.upstream.ask(&route, call, booking.asked());
+                let fault = match asking.await {
                     Ok(answer) => {
                         if !failed.is_empty() {
                             let failed: Vec<_> = failed.iter().map(named).collect();
                             let to = format!("{}/{}", route.provider.name, route.model);
                             self.inner.access.went_on(&caller, &failed, &to).await;
                         }
-                        let booking = Booking::new(
-                            Arc::clone(&self.inner.access),
-                            self.inner.tasks.clone(),
-                            caller,
-                            route,
-                        );
                         let (format, usage) = (call.format, call.request.wants_usage);
                         return match answer {
                             Answer::Whole { headers, body } => {
@@ -215,6 +217,7 @@ impl<A: Access> Gateway<A> {
                     }
                     Err(fault) => fault,
                 };
+                booking.nothing_to_book();
                 let next = self.inner.retry.after(attempt, fault.failure(), random());
                 tracing::debug!(provider = %fault.provider, model = %fault.model, attempt, ?next, "a model call failed");
                 match next {

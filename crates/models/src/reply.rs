@@ -18,15 +18,17 @@ use crate::proto::provider::Route;
 use crate::proto::sse::{self, Event};
 use crate::proto::translate::{self, ChatToMessages, MessagesToChat};
 use crate::proto::usage::Usage;
-use crate::upstream::Streaming;
+use crate::upstream::{Asked, Streaming};
 
-/// Books a call once, also when the caller goes away in the middle.
+/// Books a call once, also when the caller goes away in the middle, or before there is an answer.
 pub(crate) struct Booking<A: Access> {
     access: Arc<A>,
     tasks: TaskTracker,
     caller: Caller,
     route: Route,
-    usage: Usage,
+    asked: Asked,
+    /// As the provider's answer tells it; none before there is one.
+    usage: Option<Usage>,
     booked: bool,
 }
 
@@ -37,9 +39,20 @@ impl<A: Access> Booking<A> {
             tasks,
             caller,
             route,
-            usage: Usage::default(),
+            asked: Asked::default(),
+            usage: None,
             booked: false,
         }
+    }
+
+    /// What the provider is asked is noted here.
+    pub(crate) fn asked(&self) -> Asked {
+        self.asked.clone()
+    }
+
+    /// There is nothing to book: the provider did not answer.
+    pub(crate) fn nothing_to_book(mut self) {
+        self.booked = true;
     }
 
     /// Books what was used. It is done when this returns, and also when it is dropped before.
@@ -54,15 +67,20 @@ impl<A: Access> Booking<A> {
         if std::mem::replace(&mut self.booked, true) {
             return None;
         }
+        let usage = match self.usage {
+            Some(usage) => usage,
+            // Whoever was sent nothing is owed nothing.
+            None => Usage {
+                input: self.asked.tokens()?,
+                ..Usage::default()
+            },
+        };
+        let Route { provider, model } = &self.route;
         let record = CallRecord {
-            provider: self.route.provider.name.clone(),
-            model: self.route.model.clone(),
-            usage: self.usage,
-            cost: self
-                .route
-                .provider
-                .price(&self.route.model)
-                .cost(&self.usage),
+            provider: provider.name.clone(),
+            model: model.clone(),
+            usage,
+            cost: provider.price(model).cost(&usage),
         };
         let (access, caller) = (Arc::clone(&self.access), self.caller.clone());
         Some(
@@ -93,7 +111,7 @@ pub(crate) async fn whole<A: Access>(
     if !answer.is_object() {
         return Err(unreadable("it is no JSON object".to_owned()));
     }
-    booking.usage = of_answer(from, &answer);
+    booking.usage = Some(of_answer(from, &answer));
     booking.settle().await;
     let body = match (from, format) {
         (Format::Chat, Format::Messages) => translate::chat_to_messages(&answer).to_string().into(),
@@ -131,7 +149,7 @@ pub(crate) fn stream<A: Access>(
                     (event, seen)
                 })),
             };
-            booking.usage = meter.usage();
+            booking.usage = Some(meter.usage());
             match next {
                 Ok(Some((_, Seen::Error { code, message }))) => {
                     break Some(FaultKind::Status { code, message, retry_after: None });

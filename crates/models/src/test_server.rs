@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::Body;
@@ -66,6 +66,8 @@ pub enum Reply {
     },
     /// A stream as it is written here.
     Raw(Vec<Step>),
+    /// Nothing at all, not even a status.
+    Silence,
 }
 
 /// An answer of a model.
@@ -221,14 +223,8 @@ type Answers = dyn Fn(&Received) -> Reply + Send + Sync;
 
 struct Shared {
     answers: Box<Answers>,
-    received: Mutex<Vec<Received>>,
+    received: watch::Sender<Vec<Received>>,
     gone: watch::Sender<usize>,
-}
-
-impl Shared {
-    fn received(&self) -> MutexGuard<'_, Vec<Received>> {
-        self.received.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The server; it ends when it is dropped.
@@ -269,7 +265,7 @@ impl TestServer {
         let address = listener.local_addr().expect("it listens");
         let shared = Arc::new(Shared {
             answers: Box::new(answers),
-            received: Mutex::default(),
+            received: watch::Sender::new(Vec::new()),
             gone: watch::Sender::new(0),
         });
         let app = Router::new()
@@ -295,7 +291,14 @@ impl TestServer {
 
     /// Everything that was received so far.
     pub fn received(&self) -> Vec<Received> {
-        self.shared.received().clone()
+        self.shared.received.borrow().clone()
+    }
+
+    /// Waits until so many requests were received.
+    pub async fn wait_for_received(&self, count: usize) {
+        let mut received = self.shared.received.subscribe();
+        // The sender lives as long as the server.
+        let _ = received.wait_for(|all| all.len() >= count).await;
     }
 
     /// Waits until so many clients have gone away before the end of their reply.
@@ -317,7 +320,9 @@ async fn receive(State(shared): State<Arc<Shared>>, request: HttpRequest) -> Res
         body: serde_json::from_slice(&raw).unwrap_or_default(),
         raw,
     };
-    shared.received().push(received.clone());
+    shared
+        .received
+        .send_modify(|all| all.push(received.clone()));
     match (shared.answers)(&received) {
         Reply::Status {
             code,
@@ -336,6 +341,7 @@ async fn receive(State(shared): State<Arc<Shared>>, request: HttpRequest) -> Res
             response
         }
         Reply::Raw(steps) => written(&shared, steps),
+        Reply::Silence => std::future::pending().await,
         Reply::Message(message) => {
             let is_chat = received.path.ends_with("/chat/completions");
             let model = received.body["model"].as_str().unwrap_or_default();

@@ -1,16 +1,17 @@
 //! The provider's end of a call: one request, its answer up to the first event.
 
-use std::sync::OnceLock;
+use std::convert::Infallible;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
+use futures_util::stream::{self, BoxStream};
 use reqwest::{Client, Response};
 
 use crate::proto::fault::{Fault, FaultKind, provider_words, without_secret};
-use crate::proto::meter::{Meter, Seen};
+use crate::proto::meter::{Meter, Seen, estimated};
 use crate::proto::provider::{Provider, Route};
 use crate::proto::request::Request;
 use crate::proto::retry;
@@ -58,6 +59,27 @@ pub(crate) struct Call {
     pub(crate) headers: HeaderMap,
 }
 
+/// What a provider was asked, in tokens by its length; nothing until there is a connection that the
+/// request is written to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Asked(Arc<OnceLock<u64>>);
+
+impl Asked {
+    pub(crate) fn tokens(&self) -> Option<u64> {
+        self.0.get().copied()
+    }
+
+    /// A body that is noted when it is written.
+    fn note(self, body: Bytes) -> reqwest::Body {
+        let written = async move {
+            // Once is enough: an attempt asks once.
+            let _ = self.0.set(estimated(&body));
+            Ok::<_, Infallible>(body)
+        };
+        reqwest::Body::wrap_stream(stream::once(written))
+    }
+}
+
 /// A provider's answer.
 pub(crate) enum Answer {
     Whole { headers: HeaderMap, body: Bytes },
@@ -83,13 +105,18 @@ impl Upstream {
     }
 
     /// Makes one attempt.
-    pub(crate) async fn ask(&self, route: &Route, call: &Call) -> Result<Answer, Fault> {
-        self.attempt(route, call)
+    pub(crate) async fn ask(
+        &self,
+        route: &Route,
+        call: &Call,
+        asked: Asked,
+    ) -> Result<Answer, Fault> {
+        self.attempt(route, call, asked)
             .await
             .map_err(|kind| Fault::new(route, without_key(kind, route)))
     }
 
-    async fn attempt(&self, route: &Route, call: &Call) -> Result<Answer, FaultKind> {
+    async fn attempt(&self, route: &Route, call: &Call, asked: Asked) -> Result<Answer, FaultKind> {
         let to = route.provider.format();
         let body = body(route, call)?;
         let streams = call.request.stream;
@@ -101,7 +128,8 @@ impl Upstream {
             .client(&route.provider)?
             .post(route.provider.endpoint())
             .headers(headers(route, call)?)
-            .body(body.clone())
+            .header(header::CONTENT_LENGTH, body.len())
+            .body(asked.note(body.clone()))
             .send();
         let response = tokio::time::timeout(patience, sending)
             .await

@@ -162,7 +162,7 @@ impl Meter {
 }
 
 /// The tokens of a request. Data of pictures and the like is no text: it counts as one picture.
-fn estimated(request: &[u8]) -> u64 {
+pub fn estimated(request: &[u8]) -> u64 {
     const PICTURE: u64 = 1600;
     const LONGEST_WORD: usize = 4096;
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=_-".contains(byte);
