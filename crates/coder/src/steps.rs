@@ -147,6 +147,12 @@ impl Work<'_> {
                 self.say("The model declined to answer this.").await?;
                 Ok(FinishReason::EndTurn)
             }
+            // Silence would look as if nothing had been asked.
+            _ if self.text.is_empty() => {
+                let sentence = "The model ended without a word. Ask again, or in other words.";
+                self.say(sentence).await?;
+                Ok(FinishReason::EndTurn)
+            }
             _ => Ok(FinishReason::EndTurn),
         }
     }

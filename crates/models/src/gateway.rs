@@ -116,7 +116,9 @@ impl<A: Access> Gateway<A> {
             request: read(body).await?,
             headers: parts.headers,
         };
-        let response = self.answer(caller, &call).await?;
+        let agent = caller.agent.clone();
+        let answer = self.answer(caller, &call).await;
+        let response = answer.map_err(|refusal| refusal.to_agent(&agent))?;
         // Held until the answer has left or the caller has.
         Ok(response.map(|body| {
             use futures_util::StreamExt;

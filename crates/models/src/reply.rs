@@ -181,7 +181,7 @@ pub(crate) fn stream<A: Access>(
         };
         if let Some(kind) = fault {
             booking.settle().await;
-            let refusal = Fault::new(&route, kind).refusal();
+            let refusal = Fault::new(&route, kind).refusal().to_agent(&booking.caller.agent);
             tracing::warn!(provider = %route.provider.name, error = %refusal.message, "an answer broke off");
             yield Ok(clean(refusal.event(format), &route));
         }

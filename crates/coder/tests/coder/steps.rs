@@ -378,6 +378,28 @@ async fn refusals_end_the_turn_with_a_sentence() {
 }
 
 #[tokio::test]
+async fn an_answer_without_a_word_is_said_to_be_one() {
+    let bed = Bed::new(vec![
+        Reply::blocks(Vec::new()),
+        Reply::blocks(vec![
+            Block::Text("looking".into()),
+            tool("toolu_1", "list_files", json!({})),
+        ]),
+        Reply::blocks(Vec::new()),
+    ])
+    .await;
+    assert_eq!(ended(&bed.say("hello?").await), &FinishReason::EndTurn);
+    assert_eq!(
+        bed.text(),
+        "The model ended without a word. Ask again, or in other words."
+    );
+    // After work that it told of it has nothing to add.
+    assert_eq!(ended(&bed.say("look").await), &FinishReason::EndTurn);
+    assert!(bed.text().ends_with("looking"), "{}", bed.text());
+    bed.finish().await;
+}
+
+#[tokio::test]
 async fn a_model_that_does_not_think_is_asked_without() {
     let bed = Bed::new(vec![
         Reply::error(

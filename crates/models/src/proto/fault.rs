@@ -14,6 +14,10 @@ use super::sse;
 /// A provider's words in a sentence, at the most.
 const MAX_WORDS: usize = 400;
 
+/// What else helps against a model that can't be had.
+const FALL_BACK: &str =
+    "name a model to go on with: `quintet config set agents.NAME.fallback '[\"PROVIDER/MODEL\"]'`";
+
 /// How a call of a provider failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FaultKind {
@@ -116,8 +120,16 @@ impl Fault {
             provider, model, ..
         } = self;
         match &self.kind {
-            FaultKind::Status { code, message, .. } => {
+            FaultKind::Status {
+                code,
+                message,
+                retry_after,
+            } => {
                 let words = clip(message);
+                let again = |otherwise: &str| match retry_after {
+                    Some(after) => format!("Try again in {} s", after.as_secs_f32().ceil()),
+                    None => otherwise.to_owned(),
+                };
                 match code {
                     401 | 403 => format!(
                         "{provider} refused the key ({code}): {words}. Set another with `quintet config set providers.{provider}.api_key KEY`"
@@ -126,16 +138,18 @@ impl Fault {
                         "{provider} says that the account can't pay for this ({code}): {words}. Add credit there, or set another model for the agent"
                     ),
                     404 => format!(
-                        "{provider} does not know {model} ({code}): {words}. Set another with agents.NAME.model"
+                        "{provider} does not know {model} ({code}): {words}. Set another with `quintet config set agents.NAME.model MODEL`"
                     ),
                     413 => format!(
                         "the conversation is too large for {provider} ({code}): {words}. `quintet compact` makes it shorter"
                     ),
                     429 => format!(
-                        "{provider} limits how much may be asked at a time ({code}): {words}. Wait a little, or set agents.NAME.fallback to another model"
+                        "{provider} limits how much may be asked at a time ({code}): {words}. {}, or {FALL_BACK}",
+                        again("Wait a little")
                     ),
                     503 | 529 => format!(
-                        "{provider} is overloaded ({code}): {words}. Try again later, or set agents.NAME.fallback to another model"
+                        "{provider} is overloaded ({code}): {words}. {}, or {FALL_BACK}",
+                        again("Try again later")
                     ),
                     400 if words.contains("credit") || words.contains("billing") => format!(
                         "{provider} says that the account can't pay for this: {words}. Add credit there, or set another model for the agent"
@@ -146,9 +160,7 @@ impl Fault {
                         )
                     }
                     400..=499 => format!("{provider} refused the request ({code}): {words}"),
-                    _ => format!(
-                        "{provider} failed ({code}): {words}. Try again, or set agents.NAME.fallback to another model"
-                    ),
+                    _ => format!("{provider} failed ({code}): {words}. Try again, or {FALL_BACK}"),
                 }
             }
             FaultKind::Unreachable { reason } => format!(
@@ -157,7 +169,7 @@ impl Fault {
                 clip(reason)
             ),
             FaultKind::Silent { after } => format!(
-                "{provider} sent nothing for {} s. Try again, or set agents.NAME.fallback to another model",
+                "{provider} sent nothing for {} s. Try again, or {FALL_BACK}",
                 after.as_secs_f32()
             ),
             FaultKind::CutOff => {
@@ -205,6 +217,13 @@ impl Refusal {
             message: message.into(),
             retry_after: None,
         }
+    }
+
+    /// The same, with the agent that it is told to where the settings of one are named.
+    pub fn to_agent(mut self, agent: &str) -> Self {
+        let settings = format!("agents.{agent}.");
+        self.message = self.message.replace("agents.NAME.", &settings);
+        self
     }
 
     /// The error in the caller's format.
@@ -336,6 +355,17 @@ mod tests {
             assert_eq!(refusal.status, code);
             assert!(refusal.message.contains(part), "{}", refusal.message);
         }
+        let limited = fault(FaultKind::Status {
+            code: 429,
+            message: "slow".to_owned(),
+            retry_after: Some(Duration::from_millis(89_500)),
+        });
+        let message = limited.refusal().to_agent("coder").message;
+        assert!(message.contains("Try again in 90 s"), "{message}");
+        assert!(
+            message.contains("quintet config set agents.coder.fallback"),
+            "{message}"
+        );
         let unreachable = fault(FaultKind::Unreachable {
             reason: "connection refused".to_owned(),
         });
