@@ -525,7 +525,10 @@ impl Line<'_> {
         }
         let path = self.path_of(part, word);
         let why = match path.and_then(|path| self.outside(&path)) {
-            Some(path) => format!("leaving the workspace asks, and {path} is outside of it"),
+            Some(path) => format!(
+                "leaving the workspace asks, and {path} is outside of it{}",
+                self.beyond()
+            ),
             None => "writing asks where the line does not say to which file".to_owned(),
         };
         Decision::default(Action::Ask, why)
@@ -623,18 +626,28 @@ impl Line<'_> {
         if self.unread.is_some() {
             return Match::Maybe;
         }
-        let named = part.words.iter().skip(1).map(|word| {
-            let whole = of_word(word);
-            let value = word
-                .exact()
-                .and_then(|text| Some(text.split_once('=')?.1.to_owned()))
-                .filter(|value| !value.is_empty());
-            match value {
-                Some(value) => whole.max(self.matches(pattern, &value)),
-                None => whole,
-            }
+        let named = part.words.iter().enumerate().map(|(index, word)| {
+            // The name of a program is no path of a file, unless it is written as one.
+            let is_path = index > 0 || word.injects() || word.prefix().contains('/');
+            let whole = match is_path {
+                true => of_word(word),
+                false => Match::No,
+            };
+            let text = word.exact().filter(|_| index > 0).unwrap_or_default();
+            let values = reach::values(&text).map(|value| self.matches(pattern, value));
+            values.fold(whole, Match::max)
         });
         redirected.chain(named).fold(folder, Match::max)
+    }
+
+    /// What leave alone does not give.
+    fn beyond(&self) -> &'static str {
+        match self.isolation {
+            Isolation::Isolated => {
+                "; as its worker isolates commands, it can only if that folder is in sandbox.write"
+            }
+            Isolation::Local | Isolation::Open => "",
+        }
     }
 
     fn by_default(&self, part: &Part) -> Decision {
@@ -663,7 +676,10 @@ impl Line<'_> {
             return Decision::default(Action::Ask, why);
         }
         if let Some(path) = reach::changed(part, |word| self.reached(part, word)) {
-            let why = format!("changing what is outside of the workspace asks, and {path} is");
+            let why = format!(
+                "changing what is outside of the workspace asks, and {path} is{}",
+                self.beyond()
+            );
             return Decision::default(Action::Ask, why);
         }
         if !isolated && let Some(path) = reach::named(part, |word| self.reached(part, word)) {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::words::{Piece, Unreadable, Word, pattern_words};
-use super::wrappers::Part;
+use super::wrappers::{Part, renames};
 
 /// Whether something matches, where it may be computed only when it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +85,16 @@ impl CommandPattern {
     }
 
     pub(super) fn matches(&self, part: &Part, strictness: Strictness) -> Match {
+        let found = self.matches_words(part, strictness);
+        let renamed = part.altered_by.as_deref().is_some_and(renames);
+        match (found, strictness) {
+            // Its name may have come to mean another program.
+            (Match::No, Strictness::Restricts) if renamed => Match::Maybe,
+            _ => found,
+        }
+    }
+
+    fn matches_words(&self, part: &Part, strictness: Strictness) -> Match {
         let mut result = Match::Yes;
         let mut words = part.words.iter();
         for (index, pattern) in self.words.iter().enumerate() {

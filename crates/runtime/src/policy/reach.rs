@@ -108,6 +108,17 @@ pub(super) fn reached(
     }
 }
 
+/// What a word may hold beside being a path itself: `--in=x`, `-Ix`, `@x`, `x:/y`.
+pub(super) fn values(text: &str) -> impl Iterator<Item = &str> {
+    let attached = match text.strip_prefix('-') {
+        Some(option) if !option.starts_with('-') => option.get(1..),
+        _ => None,
+    };
+    let split = text.split(['=', ':', '@', ',']);
+    let split = split.filter(move |value| value.len() < text.len());
+    split.chain(attached).filter(|value| !value.is_empty())
+}
+
 /// Whether a word begins with the home folder.
 pub(super) fn is_home(word: &Word) -> bool {
     let homes = ["~", "$HOME", "${HOME}", "\"$HOME", "\"${HOME}"];

@@ -67,6 +67,8 @@ pub(super) struct Simple {
     /// Variables that are set for it, or by it when there are no words.
     pub(super) assigned: Vec<String>,
     pub(super) redirects: Vec<(Access, Word)>,
+    /// Text that is set for later holds a substitution: what computes with it runs that.
+    pub(super) keeps_code: bool,
     /// The commands that `&&` joins to it, in the same list. None where that is not told.
     pub(super) chain: Option<u32>,
     /// What comes after it in its chain runs only if it succeeded, and in its shell.
@@ -303,6 +305,7 @@ impl Reader {
                         if self.peek() == Some('(') {
                             return Err(Unreadable::Construct("an array"));
                         }
+                        command.keeps_code |= word.keeps_code();
                         command.assigned.push(name);
                         continue;
                     }
@@ -327,6 +330,7 @@ impl Reader {
             }
             let variable = command.words.first().and_then(Word::exact);
             command.assigned.extend(variable);
+            command.keeps_code |= command.words.iter().any(Word::keeps_subscript);
             command.words.clear();
         }
         if !command.is_nothing() {
@@ -415,6 +419,10 @@ impl Reader {
                 Some('?') => {
                     self.at += 1;
                     pieces.push(Piece::Splits);
+                }
+                // A subscript goes to its bracket for some shells, whatever is in it.
+                Some('[') if is_name(&self.raw(from)) && !self.may_close(']', &[]) => {
+                    return Err(Unreadable::Construct("a subscript of several words"));
                 }
                 Some('[') if self.may_close(']', &[]) => {
                     self.at += 1;
@@ -710,6 +718,15 @@ fn names_descriptor(raw: &str) -> bool {
     }
 }
 
+/// Whether a text is the name of a variable.
+fn is_name(text: &str) -> bool {
+    let mut chars = text.chars();
+    chars
+        .next()
+        .is_some_and(|c| c == '_' || c.is_ascii_alphabetic())
+        && chars.all(|c| c == '_' || c.is_ascii_alphanumeric())
+}
+
 /// The name in `NAME=value` and in `NAME[..]=value`.
 fn assignment(word: &Word) -> Option<String> {
     let Some(Piece::Literal(text)) = word.pieces.first() else {
@@ -721,12 +738,8 @@ fn assignment(word: &Word) -> Option<String> {
         _ => text.split_once('=')?,
     };
     let name = name.strip_suffix('+').unwrap_or(name);
-    let mut chars = name.chars();
-    let first = chars.next()?;
-    let valid = (first == '_' || first.is_ascii_alphabetic())
-        && chars.all(|c| c == '_' || c.is_ascii_alphanumeric());
     // `'X'=1` is a command of that name.
-    (valid && word.raw.starts_with(name)).then(|| name.to_owned())
+    (is_name(name) && word.raw.starts_with(name)).then(|| name.to_owned())
 }
 
 /// A word as a shell line would have it, to mean exactly this text.

@@ -5,6 +5,9 @@
 //! `find`) does. What it runs and cannot be known from the line could be anything.
 
 mod options;
+mod programs;
+mod sed;
+mod shells;
 
 use super::words::{Access, Piece, Simple, Unreadable, Word, read_nested};
 use options::Options;
@@ -92,8 +95,11 @@ impl Found {
 
     fn simple(&mut self, command: Simple, depth: usize) -> Result<(), Unreadable> {
         let altering = command.assigned.iter().find(|name| alters(name)).cloned();
+        if command.keeps_code {
+            self.unknown(altering.clone())?;
+        }
         if command.words.is_empty() {
-            self.altered_by = self.altered_by.take().or(altering);
+            self.altered_by = graver(self.altered_by.take(), altering);
             if !command.redirects.is_empty() {
                 self.push(command.words, command.redirects, Kind::Command, None)?;
             }
@@ -121,11 +127,17 @@ impl Found {
             words,
             redirects,
             kind,
-            altered_by: altered_by.or_else(|| self.altered_by.clone()),
+            altered_by: graver(altered_by, self.altered_by.clone()),
             chain: self.chain,
             goes_on: false,
         });
         Ok(())
+    }
+
+    /// A command that the line does not tell.
+    fn unknown(&mut self, altered_by: Option<String>) -> Result<(), Unreadable> {
+        let Part { words, .. } = Part::unknown();
+        self.push(words, Vec::new(), Kind::Command, altered_by)
     }
 
     fn words(
@@ -153,14 +165,14 @@ impl Found {
         }
         let alias = altered_for_all(name, rest);
         self.push(words.to_vec(), redirects, kind, altered_by.clone())?;
-        if self.altered_by.is_none() {
-            self.altered_by = alias;
-        }
+        self.altered_by = graver(self.altered_by.take(), alias);
         match runs {
             Runs::Nothing => Ok(()),
-            Runs::Unknown => {
-                let Part { words, .. } = Part::unknown();
-                self.push(words, Vec::new(), Kind::Command, altered_by)
+            Runs::Unknown => self.unknown(altered_by),
+            Runs::Same(words) => {
+                let name = Word::literal(name);
+                let words = std::iter::once(name).chain(words).collect();
+                self.push(words, Vec::new(), Kind::Wrapper, altered_by)
             }
             Runs::Script(text) => self.script(&text, depth + 1),
             Runs::Words { words, .. } if words.is_empty() => Ok(()),
@@ -179,8 +191,10 @@ impl Found {
 fn altered_for_all(name: &str, rest: &[Word]) -> Option<String> {
     let has = |option: &str| rest.iter().any(|word| word.prefix().starts_with(option));
     match name {
-        "alias" => (!rest.is_empty()).then(|| name.to_owned()),
+        "alias" | "enable" => (!rest.is_empty()).then(|| name.to_owned()),
         "hash" => has("-p").then(|| name.to_owned()),
+        // History comes back as commands.
+        "set" => rest.iter().any(brings_history).then(|| name.to_owned()),
         "declare" | "typeset" | "local" if has("-n") => Some(name.to_owned()),
         "export" | "declare" | "typeset" | "readonly" | "local" | "let" => {
             let names = rest.iter().filter_map(|word| word.prefix().split_once('='));
@@ -188,11 +202,33 @@ fn altered_for_all(name: &str, rest: &[Word]) -> Option<String> {
             names.find(|name| alters(name))
         }
         "read" | "printf" | "mapfile" | "readarray" | "getopts" => {
-            let mut names = rest.iter().filter_map(Word::exact);
+            let names = rest.iter().filter_map(Word::exact);
+            let mut names = names.map(|name| name.trim_start_matches("-v").to_owned());
             names.find(|name| alters(name))
         }
         _ => None,
     }
+}
+
+fn brings_history(word: &Word) -> bool {
+    let text = word.prefix();
+    text == "histexpand" || (text.starts_with('-') && text.contains('H'))
+}
+
+/// Of two, the one that makes names mean other programs, else the first.
+fn graver(first: Option<String>, second: Option<String>) -> Option<String> {
+    match second.as_deref().is_some_and(renames) {
+        true => second,
+        false => first.or(second),
+    }
+}
+
+/// Whether what is set here makes names mean other programs, and not only changes what they do.
+pub(super) fn renames(altered_by: &str) -> bool {
+    matches!(altered_by, "alias" | "enable" | "hash" | "set")
+        || ["BASH_CMDS", "BASH_ALIASES"]
+            .iter()
+            .any(|name| altered_by.starts_with(name))
 }
 
 /// What is known of the program that a word names.
@@ -226,6 +262,8 @@ enum Runs {
         altering: Option<String>,
     },
     Several(Vec<Vec<Word>>),
+    /// Itself, with these words behind its name in place of those that are written.
+    Same(Vec<Word>),
 }
 
 fn plain(words: &[Word]) -> Runs {
@@ -249,6 +287,8 @@ fn inner(name: &str, rest: &[Word]) -> (Kind, Runs) {
         "chroot" => (Kind::Command, after(&options::CHROOT, 1)),
         "nohup" | "builtin" | "busybox" | "toybox" => (Kind::Wrapper, after(&options::NONE, 0)),
         "setsid" => (Kind::Wrapper, after(&options::SETSID, 0)),
+        // It only looks for the program.
+        "command" if options::COMMAND_LOOKS.any_of(leading(rest)) => (Kind::Command, Runs::Nothing),
         "command" => (Kind::Wrapper, after(&options::COMMAND, 0)),
         "exec" => (Kind::Wrapper, after(&options::EXEC, 0)),
         "time" => (Kind::Wrapper, after(&options::TIME, 0)),
@@ -271,12 +311,24 @@ fn inner(name: &str, rest: &[Word]) -> (Kind, Runs) {
             let calls = |word: &Word| word.exact().is_none_or(|text| text.starts_with('-'));
             (Kind::Command, unknown_if(rest.iter().any(calls)))
         }
-        "sh" | "bash" | "rbash" | "dash" | "zsh" | "ksh" | "rksh" | "ash" | "mksh" | "posh"
-        | "yash" | "fish" | "csh" | "tcsh" | "nu" | "pwsh" | "osh" | "elvish" | "xonsh" => {
-            (Kind::Wrapper, shell(rest))
-        }
-        _ => (Kind::Command, Runs::Nothing),
+        // What they compute with is expanded once more: `a[$(..)]`.
+        "[" | "[[" | "test" | "let" | "declare" | "typeset" | "local" | "export" | "readonly"
+        | "printf" | "read" | "unset" | "wait" | "set" | "getopts" => (
+            Kind::Command,
+            unknown_if(rest.iter().any(Word::keeps_subscript)),
+        ),
+        name => match shells::Language::of(name) {
+            Some(language) => (Kind::Wrapper, shells::runs(language, rest)),
+            None => (Kind::Command, programs::runs(name, rest)),
+        },
     }
+}
+
+/// The options before the first operand.
+fn leading(words: &[Word]) -> &[Word] {
+    let is_option = |word: &&Word| word.prefix().starts_with('-') && word.raw != "--";
+    let count = words.iter().take_while(is_option).count();
+    words.get(..count).unwrap_or_default()
 }
 
 fn unknown_if(unknown: bool) -> Runs {
@@ -358,7 +410,9 @@ fn find(name: &str, rest: &[Word]) -> Runs {
     while let Some(word) = rest.get(at) {
         at += 1;
         let Some(text) = word.exact() else {
-            if word.prefix().starts_with('-') {
+            // It may come to be `-exec`, or have it among its words.
+            let begins = word.prefix();
+            if begins.starts_with('-') || word.injects() || (begins.is_empty() && ended(rest, at)) {
                 return Runs::Unknown;
             }
             continue;
@@ -393,6 +447,13 @@ fn find(name: &str, rest: &[Word]) -> Runs {
     Runs::Several(commands)
 }
 
+/// Whether the end of a command follows.
+fn ended(rest: &[Word], at: usize) -> bool {
+    let rest = rest.get(at..).unwrap_or_default();
+    rest.iter()
+        .any(|word| matches!(word.exact().as_deref(), Some(";" | "+")))
+}
+
 fn trap(rest: &[Word]) -> Runs {
     let operands: Vec<&Word> = rest.iter().filter(|word| word.raw != "--").collect();
     match operands.as_slice() {
@@ -416,7 +477,19 @@ fn sourced(rest: &[Word]) -> Runs {
 
 /// Whether a file is what somebody else writes to a command, and not one that can be looked at.
 fn is_input(file: &str) -> bool {
-    file == "/dev/stdin" || file.starts_with("/dev/fd/") || file.starts_with("/proc/")
+    let mut names: Vec<&str> = Vec::new();
+    for name in file.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => {
+                names.pop();
+            }
+            name => names.push(name),
+        }
+    }
+    // Where a relative path leads from is not known here, so that any such end counts.
+    let leads = |path: &[&str]| names.windows(path.len()).any(|found| found == path);
+    leads(&["dev", "stdin"]) || leads(&["dev", "fd"]) || leads(&["dev", "tty"]) || leads(&["proc"])
 }
 
 /// The words, with those that hold the mark as computed ones.
@@ -432,41 +505,12 @@ fn computed(words: &[Word], mark: &str) -> Vec<Word> {
 }
 
 fn eval(rest: &[Word]) -> Runs {
+    let rest = match rest.split_first() {
+        Some((first, rest)) if first.raw == "--" => rest,
+        _ => rest,
+    };
     let texts: Option<Vec<String>> = rest.iter().map(Word::exact).collect();
     texts.map_or(Runs::Unknown, |texts| Runs::Script(texts.join(" ")))
-}
-
-fn shell(rest: &[Word]) -> Runs {
-    let mut at = 0;
-    while let Some(word) = rest.get(at) {
-        let Some(text) = word.exact() else {
-            return Runs::Unknown;
-        };
-        at += 1;
-        match text.as_str() {
-            "--" | "-" | "-s" => return Runs::Unknown,
-            "--version" | "--help" => return Runs::Nothing,
-            "-o" | "+o" | "-O" | "+O" | "--rcfile" | "--init-file" => at += 1,
-            option if option.starts_with("--") => {}
-            option if option.starts_with('-') || option.starts_with('+') => {
-                if option.contains('c') && option.starts_with('-') {
-                    // Options may stand between `-c` and its script.
-                    let script = rest
-                        .iter()
-                        .skip(at)
-                        .find(|word| !word.prefix().starts_with('-'));
-                    return match script.map(Word::exact) {
-                        Some(Some(script)) => Runs::Script(script),
-                        _ => Runs::Unknown,
-                    };
-                }
-            }
-            // A file with a script: what is in it is not known, but which one is.
-            file => return unknown_if(is_input(file)),
-        }
-    }
-    // It runs what it reads.
-    Runs::Unknown
 }
 
 fn script_option(rest: &[Word], options: &[&str]) -> Runs {
@@ -489,7 +533,6 @@ fn alters(name: &str) -> bool {
         "PATH"
             | "IFS"
             | "ENV"
-            | "BASH_ENV"
             | "SHELLOPTS"
             | "BASHOPTS"
             | "PS4"
@@ -522,7 +565,12 @@ fn alters(name: &str) -> bool {
             | "SSH_ASKPASS"
             | "SUDO_ASKPASS"
             | "ZDOTDIR"
-            | "LUA_INIT"
+            | "HOME"
+            | "CC"
+            | "CXX"
+            | "CLASSPATH"
+            | "RIPGREP_CONFIG_PATH"
+            | "MANROFFOPT"
             | "GCONV_PATH"
             | "JAVA_TOOL_OPTIONS"
     ) || [
@@ -530,7 +578,9 @@ fn alters(name: &str) -> bool {
         "DYLD_",
         "GIT_",
         "PYTHON",
-        "BASH_FUNC",
+        "BASH_",
+        "LUA_",
+        "XDG_",
         "CARGO_",
         "PIP_",
         "NPM_CONFIG_",

@@ -160,11 +160,199 @@ fn no_shell_runs_a_denied_command_that_is_not_seen() {
         "env =x forbidden",
         "\"$x\"env forbidden",
         ": &>/dev/null forbidden x",
+        // What text becomes when it is computed with.
+        "x='a[$(forbidden)]'; : $((x))",
+        "x='a[`forbidden`]'; : $((x))",
+        "x='a[$'; x+='(forbidden)]'; : $((x))",
+        "x='a[$(forbidden)]'; (( x ))",
+        "x='a[$(forbidden)]'; : ${!x}",
+        "x='$(forbidden)'; : ${x@P}",
+        "[[ -v 'a[$(forbidden)]' ]]",
+        "test -v 'a[$(forbidden)]'",
+        "printf -v 'a[$(forbidden)]' x",
+        "read 'a[$(forbidden)]' <<< x",
+        "declare -a a; unset 'a[$(forbidden)]'",
+        "let 'a[$(forbidden)]=1'",
+        "declare 'a[$(forbidden)]=1'",
+        "for x in 'a[$(forbidden)]'; do : $((x)); done",
+        "set -- 'a[$(forbidden)]'; : $(($1))",
+        "bash -c ': $(($1))' _ 'a[$(forbidden)]'",
+        "a[1 + 1]=5 forbidden",
+        "declare -A a; a[x # y]=1; forbidden",
+        // Names that come to mean something else.
+        "BASH_CMDS[ls]=$(command -v forbidden); ls",
+        "hash -p \"$(command -v forbidden)\" ls; ls",
+        "alias ls=forbidden\nls",
+        "PATH=$PATH; alias ls=forbidden\nls",
+        "shopt -s expand_aliases; BASH_ALIASES[ls]=forbidden\nls",
+        "set -o history -o histexpand\n: forbidden\n!!:1",
+        // Shells, builtins and what is read as a script.
+        "eval -- forbidden",
+        "eval -- 'forbidden x'",
+        "bash -c -o errexit 'forbidden'",
+        "bash -co errexit 'forbidden'",
+        "bash -oc errexit 'forbidden'",
+        "bash -c -- '-x; forbidden' ls",
+        "bash -c - 'forbidden' ls",
+        "echo forbidden | sh -es x",
+        "echo forbidden | sh /dev/../dev/stdin",
+        "echo forbidden | . /dev/./stdin",
+        "echo forbidden | sh ../../../../../../../dev/stdin",
+        "jobs -x forbidden",
+        "x=-exec; find . -maxdepth 0 $x forbidden ';'",
+        "x=-exec; find . -maxdepth 0 \"$x\" forbidden ';'",
+        "x='-exec forbidden ;'; find . -maxdepth 0 $x",
     ] {
         let ran = shells.iter().any(|shell| place.runs(shell, line));
         assert!(ran, "no shell runs it, so it proves nothing: {line:?}");
         let verdict = verdict(line);
         assert_ne!(
+            verdict.decision.action,
+            Action::Allow,
+            "{line:?}: {verdict:?}"
+        );
+    }
+}
+
+#[test]
+fn no_program_runs_a_denied_command_that_its_words_tell_it() {
+    let place = Place::new();
+    let shell = Path::new("/bin/sh");
+    for (program, line) in [
+        ("awk", "awk 'BEGIN { system(\"forbidden\") }'"),
+        ("awk", "awk 'BEGIN { \"forbidden\" | getline }'"),
+        ("awk", "awk 'BEGIN { print 1 | \"forbidden\" }'"),
+        (
+            "awk",
+            "echo x | awk -F : -v a=b '{ system(\"forbidden\") }'",
+        ),
+        ("sed", "echo x | sed '1e forbidden'"),
+        ("sed", "echo forbidden | sed 's/x/y/;e'"),
+        ("sed", "echo forbidden | sed -n 's/forb/&/e'"),
+        ("sed", "echo x | sed -e p -e '1{e forbidden\n}'"),
+        ("perl", "perl -e 'system q(forbidden)'"),
+        ("perl", "echo x | perl -lne 'system q(forbidden)'"),
+        ("perl", "echo 'system q(forbidden)' | perl"),
+        ("perl", "perl -w -Mstrict -e 'exec q(forbidden)'"),
+        (
+            "python3",
+            "python3 -c 'import os; os.system(\"forbidden\")'",
+        ),
+        (
+            "python3",
+            "echo 'import os; os.system(\"forbidden\")' | python3",
+        ),
+        (
+            "python3",
+            "echo 'import os; os.system(\"forbidden\")' | python3 - x",
+        ),
+        (
+            "python3",
+            "python3 -Bc 'import os; os.system(\"forbidden\")'",
+        ),
+        (
+            "python3",
+            "python3 -m timeit -n 1 -r 1 'import os; os.system(\"forbidden\")'",
+        ),
+        (
+            "node",
+            "node -e 'require(\"child_process\").execSync(\"forbidden\")'",
+        ),
+        (
+            "node",
+            "node --eval='require(\"child_process\").execSync(\"forbidden\")'",
+        ),
+        (
+            "node",
+            "node -r fs -p 'require(\"child_process\").execSync(\"forbidden\")'",
+        ),
+        ("lua", "lua -e 'os.execute(\"forbidden\")'"),
+        ("git", "git -c alias.x='!forbidden' x"),
+        (
+            "git",
+            "git --config-env=alias.x=X x; X='!forbidden' git --config-env=alias.x=X x",
+        ),
+        ("make", "make SHELL=forbidden -f /dev/null --eval='x:;:' x"),
+        ("make", "make --eval='x:;forbidden' x"),
+        ("make", "echo 'x:;forbidden' | make -f - x"),
+        ("make", "make -f /dev/null --eval='x:;$(Y)' Y='forbidden x'"),
+        (
+            "tar",
+            "tar cf /dev/null --checkpoint=1 --checkpoint-action=exec=forbidden .",
+        ),
+        (
+            "tar",
+            "tar cf /dev/null --checkpoint=1 --checkpoint-act=exec=forbidden .",
+        ),
+        ("tar", "tar cIf forbidden x.tar ."),
+        ("tar", "tar -I forbidden -cf x.tar ."),
+        (
+            "sort",
+            "sort -S 1b --compress-prog=forbidden /usr/share/dict/words /etc/services",
+        ),
+        ("split", "echo x | split --filter=forbidden"),
+        ("rsync", "rsync -ae forbidden . x:y"),
+        ("zip", "zip -q x.zip /etc/hostname -T -TT forbidden"),
+        ("vim", "vim -es -c '!forbidden' -c q"),
+        ("ed", "printf '!forbidden\\nq\\n' | ed"),
+        ("sqlite3", "sqlite3 :memory: '.shell forbidden'"),
+        ("sqlite3", "echo .shell forbidden | sqlite3 :memory:"),
+        ("flock", "flock . forbidden"),
+        ("script", "script -qc forbidden /dev/null"),
+        ("setpriv", "setpriv forbidden"),
+        ("chrt", "chrt -o 0 forbidden"),
+    ] {
+        let verdict = verdict(line);
+        assert_ne!(
+            verdict.decision.action,
+            Action::Allow,
+            "{line:?}: {verdict:?}"
+        );
+        let is_here = ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(program).exists());
+        if is_here.contains(&true) && !place.runs(shell, line) {
+            eprintln!("it is refused, and runs nothing here: {line:?}");
+        }
+    }
+}
+
+/// What people run all day is not asked about because of a rule for another command.
+#[test]
+fn ordinary_lines_are_not_asked_about() {
+    for line in [
+        "awk '{ print $1 }' file",
+        "awk -F, '$2 > 3 || $1 == \"x\" { n++ } END { print n }' file.csv",
+        "sed -n '1,20p' file",
+        "sed -i 's/a/b/g; s|x|y|' src/*.rs",
+        "python3 script.py --flag",
+        "python3 -B -W error script.py",
+        "python3 -m pytest -q tests",
+        "node index.js -e x",
+        "perl script.pl",
+        "git status",
+        "git -C sub log --oneline -5",
+        "git commit -m \"$msg\"",
+        "git config user.name x",
+        "make -j4 test PREFIX=/usr",
+        "tar czf out.tgz src",
+        "tar xf in.tar -C out",
+        "find . -name '*.rs' -newer x",
+        "find \"$dir\" -type f",
+        "docker ps",
+        "npm run build",
+        "npx tsc --noEmit",
+        "poetry run pytest",
+        "cargo test --all",
+        "command -v forbidden",
+        "sqlite3 x.db 'select * from t'",
+        "sort -u file | uniq -c",
+        "rsync -av a/ b/",
+        "i=0; while [ $i -lt 3 ]; do i=$((i + 1)); done",
+        "n=$(wc -l < file); echo $((n - 1))",
+        "for f in *.txt; do wc -l \"$f\"; done",
+        "X='a b' make",
+    ] {
+        let verdict = verdict(line);
+        assert_eq!(
             verdict.decision.action,
             Action::Allow,
             "{line:?}: {verdict:?}"

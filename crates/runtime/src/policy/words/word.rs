@@ -43,6 +43,39 @@ impl Word {
         }
     }
 
+    /// A word of exactly this text, which needs no quotes.
+    pub(in crate::policy) fn literal(text: &str) -> Self {
+        Self {
+            raw: text.to_owned(),
+            pieces: vec![Piece::Literal(text.to_owned())],
+        }
+    }
+
+    /// Whether it may become several words, whatever they are.
+    pub(in crate::policy) fn injects(&self) -> bool {
+        self.pieces.contains(&Piece::Splits)
+    }
+
+    /// Whether its text holds a substitution that is only text here: it is expanded where the text
+    /// comes to be computed with.
+    pub(in crate::policy) fn keeps_code(&self) -> bool {
+        self.holds(|text| text.contains(['$', '`']))
+    }
+
+    /// The same inside the subscript of an array: `a[$(..)]`.
+    pub(in crate::policy) fn keeps_subscript(&self) -> bool {
+        self.holds(|text| {
+            let subscript = text.split_once('[').map(|(_, subscript)| subscript);
+            subscript.is_some_and(|it| it.contains(['$', '`']))
+        })
+    }
+
+    fn holds(&self, found: impl Fn(&str) -> bool) -> bool {
+        self.pieces
+            .iter()
+            .any(|piece| matches!(piece, Piece::Literal(text) if found(text)))
+    }
+
     /// The text that the command gets, where the line alone says it.
     pub(in crate::policy) fn exact(&self) -> Option<String> {
         self.pieces

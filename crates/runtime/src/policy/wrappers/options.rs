@@ -223,6 +223,20 @@ pub(super) const COMMAND: Options = Options {
     plain: &["p", "v", "V"],
 };
 
+/// Those with which `command` runs nothing.
+pub(super) const COMMAND_LOOKS: Options = Options {
+    value: &[],
+    attached: &[],
+    plain: &["v", "V"],
+};
+
+/// Of programs that only pass on, what several of them have.
+pub(super) const PASS_ON: Options = Options {
+    value: &[],
+    attached: &[],
+    plain: &["y", "yes", "q", "help", "version"],
+};
+
 pub(super) const EXEC: Options = Options {
     value: &["a"],
     attached: &[],
@@ -308,6 +322,19 @@ struct Given {
 }
 
 impl Options {
+    /// Options by their names.
+    pub(super) const fn new(
+        value: &'static [&'static str],
+        attached: &'static [&'static str],
+        plain: &'static [&'static str],
+    ) -> Self {
+        Self {
+            value,
+            attached,
+            plain,
+        }
+    }
+
     /// What follows the options and so many operands; `None` where a word on the way is computed
     /// or an option is not known.
     pub(super) fn pass<'a>(&self, words: &'a [Word], operands: usize) -> Option<&'a [Word]> {
