@@ -32,10 +32,11 @@ pub(crate) fn start(global: &GlobalArgs, talkative: Talkative) {
 }
 
 /// What is logged: at the level, and as `RUST_LOG` says. rmcp tells of every connection and request
-/// of every turn at INFO, which is nothing to a person.
+/// of every turn at INFO, which is nothing to a person, and at a stop it calls those that it ends
+/// errors.
 fn filter(level: LevelFilter, named: &str) -> EnvFilter {
     let rmcp = match level {
-        LevelFilter::INFO => LevelFilter::WARN,
+        LevelFilter::INFO => LevelFilter::OFF,
         level => level,
     };
     let by_level = format!("{level},rmcp={rmcp}");
@@ -72,7 +73,7 @@ mod tests {
     #[test]
     fn rmcp_is_heard_when_it_is_asked_for() {
         for (level, named, want) in [
-            (LevelFilter::INFO, "", "rmcp=warn,info"),
+            (LevelFilter::INFO, "", "rmcp=off,info"),
             (LevelFilter::ERROR, "", "rmcp=error,error"),
             (LevelFilter::DEBUG, "", "rmcp=debug,debug"),
             (LevelFilter::INFO, "rmcp=trace,info", "rmcp=trace,info"),

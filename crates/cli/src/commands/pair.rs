@@ -62,6 +62,9 @@ pub(crate) fn invitation(made: &PairingCode) -> String {
         "Valid for {}, once. Compare the four words that the browser shows with `quintet devices`.",
         spoken(made.expires_in_secs)
     );
+    if is_of_this_machine(&made.url) {
+        text.push_str("The link works on this machine only; for a phone: `quintet up --listen 0.0.0.0:7505`.\n");
+    }
     // A link that is too long for a code can still be typed.
     if let Ok(code) = QrCode::new(&made.url) {
         // Light modules are drawn: terminals are mostly dark, and scanners read both.
@@ -73,6 +76,14 @@ pub(crate) fn invitation(made: &PairingCode) -> String {
         let _ = writeln!(text, "\n{drawn}");
     }
     text
+}
+
+/// Whether a link leads whoever opens it to their own machine.
+fn is_of_this_machine(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    ["127.", "[::1]", "localhost"]
+        .iter()
+        .any(|here| host.starts_with(here))
 }
 
 /// The address for clients of the original protocol, where nobody can know it without being told.
@@ -104,6 +115,12 @@ mod tests {
         });
         assert!(text.starts_with("Code:  012 345\nLink:  http://127.0.0.1:7505/#pair=012345\n"));
         assert!(text.contains("Valid for 5 minutes, once."));
+        assert!(text.contains("on this machine only"), "{text}");
+        let elsewhere = invitation(&PairingCode {
+            url: "https://192.0.2.7:7505/#pair=012345".into(),
+            ..PairingCode::default()
+        });
+        assert!(!elsewhere.contains("machine only"), "{elsewhere}");
         let blocks = text.chars().filter(|c| "▀▄█".contains(*c)).count();
         assert!(blocks > 200, "{text}");
     }

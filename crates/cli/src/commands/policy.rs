@@ -229,6 +229,11 @@ async fn test(
             .output
             .talk(format!("always allowing it would write {rule}"));
     }
+    if place.agent == "shell" {
+        context
+            .output
+            .talk("what you type to `shell` is yours and is not asked about; this is for tools");
+    }
     Ok(())
 }
 

@@ -233,7 +233,7 @@ impl Shown {
             }
             Event::AskUser(ask) if !self.json => {
                 self.end_line()?;
-                self.output.talk(question_text(&ask.questions));
+                self.output.talk(question_text(&ask.questions, session));
             }
             Event::End(end) => {
                 self.end_line()?;
@@ -270,7 +270,12 @@ fn approval_text(approval: &Approval) -> String {
     for line in terminal_text::exact(&approval.command).lines() {
         text.push_str(&format!("\n  | {line}"));
     }
-    for (name, value) in [("in", &approval.cwd), ("on", &approval.worker)] {
+    let about = [
+        ("in", &approval.cwd),
+        ("on", &approval.worker),
+        ("because", &approval.reason),
+    ];
+    for (name, value) in about {
         if !value.is_empty() {
             text.push_str(&format!("\n  {name} {}", exact_line(value)));
         }
@@ -282,7 +287,7 @@ fn approval_text(approval: &Approval) -> String {
 }
 
 /// A question for a person who reads plain text.
-fn question_text(questions: &[Question]) -> String {
+fn question_text(questions: &[Question], session: Option<u64>) -> String {
     let mut lines = Vec::new();
     for question in questions {
         lines.push(format!("? {}", terminal_text::one_line(&question.question)));
@@ -296,6 +301,9 @@ fn question_text(questions: &[Question]) -> String {
                 terminal_text::one_line(&option.label)
             ));
         }
+    }
+    if let Some(session) = session {
+        lines.push(format!("  answer it with `quintet reply {session} TEXT`"));
     }
     lines.join("\n")
 }
@@ -426,14 +434,14 @@ mod tests {
             command: "echo \u{1b}]0;\u{7} #\nrm -rf /".to_owned(),
             cwd: "/work/space".to_owned(),
             worker: "box".to_owned(),
-            reason: String::new(),
+            reason: "no rule matches".to_owned(),
             rule: String::new(),
             rule_place: String::new(),
         };
         assert_eq!(
             approval_text(&approval),
             "? may it do this: exec\n  | echo \\u{1b}]0;\\u{7} #\n  | rm -rf /\n  \
-             in /work/space\n  on box\n  \
+             in /work/space\n  on box\n  because no rule matches\n  \
              allow it with `quintet approve 7`, refuse it with `quintet deny 7`"
         );
     }

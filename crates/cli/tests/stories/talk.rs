@@ -230,6 +230,8 @@ async fn questions_and_approvals_wait_for_a_person() {
             .contains("? Which colour?\n  - red: like fire"),
         "{finished:?}"
     );
+    let how = "answer it with `quintet reply 1 TEXT`";
+    assert!(finished.stderr.contains(how), "{finished:?}");
     assert_eq!(finished.succeeds(), "you said blue\n");
     let stderr = machine.runs(&["reply", "1", "red"]).await.fails(1);
     assert!(stderr.contains("no question is pending"), "{stderr}");
