@@ -67,6 +67,50 @@ async fn the_first_run_says_what_runs_who_answers_and_how_to_go_on() {
     assert_eq!(answer.succeeds(), "hello\n", "as it says to try");
 }
 
+/// How long that takes is stated by `cargo xtask measure`. That it can't take long is shown here: on
+/// a machine without any network, on which nobody can be reached and the built-in worker never comes
+/// online, all of it is said, so none of it waits for them.
+#[tokio::test]
+async fn what_the_first_run_says_waits_for_nobody() {
+    let machine = Machine::fresh();
+    let alone: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &["--net"],
+        false => &["--net", "--map-root-user"],
+    };
+    let tried = machine.program("unshare").args(alone).arg("true").status();
+    if !tried.await.is_ok_and(|status| status.success()) {
+        eprintln!("no network namespace can be made here: this story is skipped");
+        return;
+    }
+    // A key and its provider, and a tool server: all of them could be asked.
+    machine.configure(
+        "[providers.anthropic]\napi_key = \"sk-story\"\nbase_url = \"http://127.0.0.1:9\"\n\
+         [mcps.far]\nurl = \"http://127.0.0.1:9/mcp\"\n",
+    );
+    let mut up = machine.program("unshare");
+    up.args(alone)
+        .arg(env!("CARGO_BIN_EXE_quintet"))
+        .args(["up", "--listen", "0.0.0.0:0"]);
+    let mut up = Running::start(up);
+    for part in [
+        "is ready at https://0.0.0.0:",
+        machine.home().to_str().unwrap(),
+        "worker  local",
+        "coder is ready",
+        "quintet send coder",
+        "Ctrl-C",
+        "Code:",
+        "Link:",
+        "▀▀▀▀▀",
+    ] {
+        up.prints(part).await;
+    }
+    let workers = machine.runs(&["workers", "--json"]).await.succeeds();
+    assert!(!workers.contains("\"online\""), "{workers}");
+    up.signal(rustix::process::Signal::TERM);
+    assert!(up.ends().await.success());
+}
+
 #[tokio::test]
 async fn a_second_daemon_names_the_pid_of_the_first() {
     let machine = Machine::fresh();
