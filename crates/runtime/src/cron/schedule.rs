@@ -105,6 +105,15 @@ impl FromStr for Schedule {
             .build()
             .parse(fields)
             .map_err(|error| syntax(&error.to_string()))?;
+        // A list such as "," has no value, and a search for it would go from minute to minute
+        // through centuries.
+        let Pattern { pattern: parts } = &pattern;
+        if [&parts.seconds, &parts.minutes, &parts.hours]
+            .iter()
+            .any(|part| part.values().is_empty())
+        {
+            return Err(syntax("a field has no value"));
+        }
         let schedule = Self { pattern, zone };
         if schedule
             .pattern
@@ -453,6 +462,9 @@ mod tests {
             "TZ=Europe/Berlin",
             "a b c d e",
             "-1 * * * *",
+            ", * * * * *",
+            ",, 9 * * *",
+            "0 , * * *",
         ] {
             assert!(
                 matches!(text.parse::<Schedule>(), Err(ScheduleError::Syntax { .. })),
