@@ -54,6 +54,27 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         Ok(())
     }
 
+    /// Queues one frame whose payload comes in parts. A payload over the limit changes nothing.
+    pub fn queue_parts(
+        &mut self,
+        parts: impl IntoIterator<Item = Bytes, IntoIter: Clone>,
+    ) -> Result<(), FrameError> {
+        let parts = parts.into_iter();
+        let len = parts.clone().map(|part| part.len()).sum();
+        let header = self.format.header(len)?;
+        self.gathered.extend_from_slice(&header);
+        for part in parts {
+            if part.len() < GATHER_BELOW {
+                self.gathered.extend_from_slice(&part);
+            } else {
+                self.seal();
+                self.segments.push_back(part);
+            }
+        }
+        self.queued += HEADER_LEN + len;
+        Ok(())
+    }
+
     /// Queues one frame whose payload `encode` appends, without a buffer of its own.
     ///
     /// A payload over the limit changes nothing.
@@ -222,6 +243,40 @@ mod tests {
         writer.flush().await.expect("takes all");
         assert_eq!(writer.inner.calls, 1);
         assert_eq!(writer.inner.bytes, expected);
+        assert_eq!(writer.queued_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_payload_in_parts_is_one_frame_and_large_parts_are_not_copied() {
+        let parts = [&b"head"[..], &[7; 17_000], b"tail", b""].map(Bytes::copy_from_slice);
+        let mut writer = FrameWriter::new(Counting::default(), FORMAT);
+        writer.queue_parts(parts.clone()).expect("fits");
+        assert!(
+            writer
+                .segments
+                .iter()
+                .any(|one| one.as_ptr() == parts[1].as_ptr()),
+            "it was copied"
+        );
+        writer
+            .queue_parts([Bytes::from_static(b"next")])
+            .expect("fits");
+        let mut expected = BytesMut::new();
+        FORMAT.encode(&parts.concat(), &mut expected).expect("fits");
+        FORMAT.encode(b"next", &mut expected).expect("fits");
+        assert_eq!(writer.queued_bytes(), expected.len());
+        writer.flush().await.expect("takes all");
+        assert_eq!(writer.inner.calls, 1);
+        assert_eq!(writer.inner.bytes, expected);
+        let large = Bytes::from(vec![0; 10_001]);
+        let too_large = writer.queue_parts([large.clone(), large]);
+        assert!(matches!(
+            too_large,
+            Err(FrameError::TooLarge {
+                declared: 20_002,
+                ..
+            })
+        ));
         assert_eq!(writer.queued_bytes(), 0);
     }
 

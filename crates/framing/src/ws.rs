@@ -20,7 +20,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 
 use crate::ReadError;
-use crate::proto::codec::{Decoder, FrameError, FrameFormat};
+use crate::proto::codec::{Decoder, FrameError, FrameFormat, HEADER_LEN};
 pub use dial::{DialError, DialledSocket, DialledWs, WsDial, dial, dial_socket};
 pub use upgrade::{accept_socket, switching};
 
@@ -179,10 +179,21 @@ impl<S: Sink<Bytes, Error = io::Error> + Unpin> WsFrameWriter<S> {
 
     /// Hands one frame to the transport; it may wait there until [`flush`](Self::flush).
     pub async fn feed(&mut self, payload: &[u8]) -> io::Result<()> {
-        let mut frame = BytesMut::new();
-        self.format
-            .encode(payload, &mut frame)
+        self.feed_parts(&[payload]).await
+    }
+
+    /// The same for a payload that comes in parts.
+    pub async fn feed_parts(&mut self, parts: &[impl AsRef<[u8]>]) -> io::Result<()> {
+        let len = parts.iter().map(|part| part.as_ref().len()).sum();
+        let header = self
+            .format
+            .header(len)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let mut frame = BytesMut::with_capacity(HEADER_LEN + len);
+        frame.extend_from_slice(&header);
+        for part in parts {
+            frame.extend_from_slice(part.as_ref());
+        }
         self.messages.feed(frame.freeze()).await
     }
 

@@ -9,6 +9,8 @@
 //! takes memory only as its bytes arrive: a peer that announces 100 MiB and
 //! sends nothing costs one read buffer.
 
+use std::collections::VecDeque;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// Bytes of the length prefix.
@@ -19,6 +21,18 @@ const READ_CHUNK: usize = 64 * 1024;
 
 /// The most that is reserved ahead of the bytes that have arrived of a large payload.
 const GROWTH_STEP: usize = 1024 * 1024;
+
+/// A payload from this size on is read into memory that an earlier one had, where that is free.
+const LARGE: usize = 128 * 1024;
+
+/// The memory that large payloads are read into; several fit, and few straddle two.
+const BLOCK: usize = 2 * GROWTH_STEP;
+
+/// Blocks that are kept.
+const KEPT: usize = 12;
+
+/// After so many payloads in a row that are not large it is given back.
+const KEPT_UNUSED: u8 = 16;
 
 /// Byte order of the length prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +158,12 @@ pub struct Decoder {
     /// Payload length of the frame whose prefix has been consumed.
     pending: Option<usize>,
     failed: Option<FrameError>,
+    /// Memory of large payloads; it can be used again once they are dropped.
+    kept: Option<VecDeque<BytesMut>>,
+    /// Whether `buffer` is to be kept too.
+    keep: bool,
+    /// Payloads since the last large one.
+    since_large: u8,
 }
 
 impl Decoder {
@@ -155,6 +175,9 @@ impl Decoder {
             fed: Bytes::new(),
             pending: None,
             failed: None,
+            kept: None,
+            keep: false,
+            since_large: 0,
         }
     }
 
@@ -172,9 +195,49 @@ impl Decoder {
             missing => missing.min(room),
         };
         if self.buffer.capacity().saturating_sub(self.buffer.len()) < enough {
-            self.buffer.reserve(room);
+            match missing >= LARGE || self.kept.is_some() {
+                true => self.renew(room),
+                false => self.buffer.reserve(room),
+            }
         }
         &mut self.buffer
+    }
+
+    /// Goes on in memory that has room for more: that of earlier payloads, where it is free.
+    fn renew(&mut self, room: usize) {
+        let have = self.buffer.len();
+        if have + room > BLOCK {
+            self.buffer.reserve(room);
+            self.keep = false;
+            return;
+        }
+        let kept = self.kept.get_or_insert_default();
+        let free = |old: &mut BytesMut| {
+            old.clear();
+            old.try_reclaim(BLOCK)
+        };
+        // What was used last may still be in a cache.
+        let found = kept.iter_mut().rposition(free);
+        let found = found.and_then(|index| kept.remove(index));
+        let mut next = found.unwrap_or_else(|| BytesMut::with_capacity(BLOCK));
+        next.extend_from_slice(&self.buffer);
+        let before = std::mem::replace(&mut self.buffer, next);
+        if std::mem::replace(&mut self.keep, true) && kept.len() < KEPT {
+            kept.push_back(before);
+        }
+    }
+
+    /// Gives memory back that was kept for large payloads when none comes any more.
+    fn note_size(&mut self, payload: usize) {
+        if payload >= LARGE {
+            self.since_large = 0;
+        } else if self.kept.is_some() {
+            self.since_large = self.since_large.saturating_add(1);
+            if self.since_large >= KEPT_UNUSED {
+                self.kept = None;
+                self.keep = false;
+            }
+        }
     }
 
     /// Takes in bytes that are already in memory, without copying where they hold whole frames.
@@ -193,6 +256,7 @@ impl Decoder {
         let Some(want) = self.next_len()? else {
             return Ok(None);
         };
+        self.note_size(want);
         Ok(Some(if self.fed.is_empty() {
             self.buffer.split_to(want).freeze()
         } else {
@@ -423,6 +487,69 @@ mod tests {
         let mut decoder = Decoder::new(CONTROL);
         decoder.feed(Bytes::from_static(&[0; 8]));
         assert_eq!(drain(&mut decoder), [Bytes::new(), Bytes::new()]);
+    }
+
+    fn read_whole(decoder: &mut Decoder, payload: &[u8]) -> Bytes {
+        let mut frame = BytesMut::new();
+        WORKSPACE.encode(payload, &mut frame).expect("fits");
+        loop {
+            if let Some(payload) = decoder.next_frame().expect("valid") {
+                return payload;
+            }
+            let spare = decoder.spare();
+            let room = (spare.capacity() - spare.len()).min(frame.len());
+            spare.extend_from_slice(&frame.split_to(room));
+        }
+    }
+
+    #[test]
+    fn the_memory_of_large_payloads_is_used_again_once_they_are_dropped() {
+        let mut decoder = Decoder::new(WORKSPACE);
+        let mut held = VecDeque::new();
+        let mut places = std::collections::HashSet::new();
+        for round in 0..200u8 {
+            let payload = vec![round; 300_000 + usize::from(round) * 1_000];
+            let read = read_whole(&mut decoder, &payload);
+            assert_eq!(read, payload);
+            places.insert(read.as_ptr() as usize / BLOCK);
+            held.push_back((round, read));
+            if held.len() > 4 {
+                let (round, oldest) = held.pop_front().expect("one");
+                assert!(
+                    oldest.iter().all(|byte| *byte == round),
+                    "it was overwritten"
+                );
+            }
+        }
+        assert!(places.len() < 30, "{} for 200 payloads", places.len());
+        assert!(decoder.kept.as_ref().expect("memory").len() <= KEPT);
+    }
+
+    #[test]
+    fn the_memory_of_large_payloads_is_given_back_when_no_more_come() {
+        let mut decoder = Decoder::new(WORKSPACE);
+        for _ in 0..50 {
+            read_whole(&mut decoder, &[7; 500_000]);
+        }
+        assert!(decoder.kept.is_some());
+        for _ in 0..KEPT_UNUSED {
+            read_whole(&mut decoder, b"small");
+        }
+        assert!(decoder.kept.is_none());
+        assert_eq!(read_whole(&mut decoder, &[8; 3 << 20]), vec![8u8; 3 << 20]);
+    }
+
+    #[test]
+    fn the_memory_of_one_very_large_payload_is_not_kept() {
+        let mut decoder = Decoder::new(WORKSPACE);
+        for size in [10 << 20, 500_000, 20 << 20, 500_000, 500_000, 500_000] {
+            assert_eq!(read_whole(&mut decoder, &vec![9; size]), vec![9u8; size]);
+        }
+        let kept = decoder.kept.as_mut().expect("memory");
+        for old in kept {
+            old.clear();
+            assert!(!old.try_reclaim(2 * BLOCK));
+        }
     }
 
     proptest! {
