@@ -1,11 +1,15 @@
 //! The workspace plane's messages: what decodes has exactly one encoding, the one it came in.
 
+use bytes::Bytes;
 use quintet_workspace::proto::manifest::Manifest;
 use quintet_workspace::proto::{CheckedEntry, ContentHash, Operation, WireMessage, WorkspacePath};
 
 /// Any payload of a frame; text is also a path, a hash and a manifest.
 pub fn workspace(payload: &[u8]) {
-    if let Ok(message) = WireMessage::decode(payload) {
+    let shared = WireMessage::decode_shared(&Bytes::copy_from_slice(payload));
+    let decoded = WireMessage::decode(payload);
+    assert_eq!(decoded.as_ref().ok(), shared.as_ref().ok());
+    if let Ok(message) = decoded {
         let encoded = message.encode().expect("what was decoded can be encoded");
         assert_eq!(encoded, payload);
         match &message {

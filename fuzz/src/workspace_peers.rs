@@ -148,7 +148,7 @@ fn any_response(choices: &mut Choices<'_>) -> WireMessage {
             choices.number()
         },
         chunk_manifest: choices.flag().then(|| manifest(number).to_json()),
-        content,
+        content: content.into(),
     }
 }
 
@@ -179,7 +179,7 @@ fn any_offer(choices: &mut Choices<'_>) -> Offer {
     match choices.below(3) {
         0 => Offer::Nothing,
         1 => Offer::Chunks(manifest(choices.below(CONTENTS))),
-        _ => Offer::Whole(content(choices.below(CONTENTS))),
+        _ => Offer::Whole(content(choices.below(CONTENTS)).into()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! One connection as two queues of messages.
 
+use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -45,7 +46,7 @@ impl Link {
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             while let Some(payload) = source.next().await? {
-                let message = WireMessage::decode(&payload)?;
+                let message = WireMessage::decode_shared(&payload)?;
                 drop(payload);
                 if in_send.send(message).await.is_err() {
                     break;
@@ -58,9 +59,9 @@ impl Link {
                 let mut queued = 0;
                 let mut next = Some(message);
                 while let Some(message) = next {
-                    let payload = message.encode()?;
-                    queued += payload.len();
-                    sink.queue(payload).await?;
+                    let parts = message.encode_in_parts()?;
+                    queued += parts.iter().map(Bytes::len).sum::<usize>();
+                    sink.queue(parts).await?;
                     next = if queued < FLUSH_BYTES {
                         out_receive.try_recv().ok()
                     } else {

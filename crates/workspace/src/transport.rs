@@ -42,8 +42,8 @@ pub trait FrameSource: Send {
 /// Where frames go.
 #[async_trait]
 pub trait FrameSink: Send {
-    /// Adds a payload to what the next flush sends.
-    async fn queue(&mut self, payload: Bytes) -> Result<(), TransportError>;
+    /// Adds a payload, which comes in parts, to what the next flush sends.
+    async fn queue(&mut self, parts: [Bytes; 3]) -> Result<(), TransportError>;
     /// Sends what was queued.
     async fn flush(&mut self) -> Result<(), TransportError>;
 }
@@ -141,8 +141,8 @@ impl<R: AsyncRead + Send + Unpin> FrameSource for FrameReader<R> {
 
 #[async_trait]
 impl<W: AsyncWrite + Send + Unpin> FrameSink for FrameWriter<W> {
-    async fn queue(&mut self, payload: Bytes) -> Result<(), TransportError> {
-        Ok(Self::queue(self, payload)?)
+    async fn queue(&mut self, parts: [Bytes; 3]) -> Result<(), TransportError> {
+        Ok(self.queue_parts(parts)?)
     }
 
     async fn flush(&mut self) -> Result<(), TransportError> {
@@ -159,8 +159,8 @@ impl<S: Stream<Item = io::Result<Bytes>> + Send + Unpin> FrameSource for WsFrame
 
 #[async_trait]
 impl<S: Sink<Bytes, Error = io::Error> + Send + Unpin> FrameSink for WsFrameWriter<S> {
-    async fn queue(&mut self, payload: Bytes) -> Result<(), TransportError> {
-        Ok(self.feed(&payload).await?)
+    async fn queue(&mut self, parts: [Bytes; 3]) -> Result<(), TransportError> {
+        Ok(self.feed_parts(&parts).await?)
     }
 
     async fn flush(&mut self) -> Result<(), TransportError> {

@@ -175,7 +175,7 @@ impl From<Message> for WireMessage {
                 chunk_manifest,
             } => Self::ContentFetchResponse {
                 content_hash,
-                content,
+                content: content.into(),
                 size,
                 chunk_manifest,
             },
@@ -228,6 +228,8 @@ fn every_frame_matches_in_both_directions() {
             message,
             "{name}"
         );
+        let shared = WireMessage::decode_shared(&bytes::Bytes::copy_from_slice(&expected[4..]));
+        assert_eq!(shared.unwrap(), message, "{name}");
         for cut in 4..expected.len() {
             assert!(
                 WireMessage::decode(&expected[4..cut]).is_err(),

@@ -6,6 +6,7 @@ mod harness;
 
 use std::fs;
 
+use bytes::Bytes;
 use harness::{Host, LONG, Mirror, noise, tree};
 use quintet_framing::{FrameReader, FrameWriter};
 use quintet_workspace::proto::manifest::{ChunkRef, Manifest};
@@ -305,7 +306,7 @@ async fn a_master_asks_for_wrong_content_once_more_and_then_closes() {
     for _ in 0..2 {
         peer.until(|message| matches!(message, WireMessage::ContentFetchRequest { .. }))
             .await;
-        let content = vec![2; 10_000];
+        let content = Bytes::from(vec![2; 10_000]);
         peer.send(WireMessage::ContentFetchResponse {
             content_hash: content_hash.clone(),
             content,
@@ -429,7 +430,7 @@ async fn what_belongs_to_another_workspace_of_the_store_is_not_available() {
     };
     peer.send(WireMessage::ContentFetchResponse {
         content_hash,
-        content: vec![],
+        content: Bytes::new(),
         size: manifest.total_size,
         chunk_manifest: Some(manifest.to_json()),
     })
@@ -472,7 +473,7 @@ async fn a_small_content_that_came_in_chunks_can_be_fetched_by_others() {
         peer.send(WireMessage::ContentFetchResponse {
             content_hash,
             size: part.map_or(20_000, |part| part.len() as u64),
-            content,
+            content: content.into(),
             chunk_manifest: part.is_none().then(|| manifest.to_json()),
         })
         .await;
@@ -568,7 +569,7 @@ async fn a_replica_never_shows_wrong_content_and_closes_the_second_time() {
         let content_hash = content_hash.clone();
         peer.send(WireMessage::ContentFetchResponse {
             content_hash,
-            content,
+            content: content.into(),
             size,
             chunk_manifest: None,
         })
@@ -585,7 +586,7 @@ async fn a_replica_never_shows_wrong_content_and_closes_the_second_time() {
         .await;
     peer.send(WireMessage::ContentFetchResponse {
         content_hash,
-        content: right.clone(),
+        content: right.clone().into(),
         size: 10_000,
         chunk_manifest: None,
     })
@@ -627,7 +628,11 @@ async fn a_replica_does_not_believe_a_manifest_that_lies() {
                 let is_whole = wanted == content_hash;
                 peer.send(WireMessage::ContentFetchResponse {
                     content_hash: wanted,
-                    content: if is_whole { vec![] } else { part.clone() },
+                    content: if is_whole {
+                        Bytes::new()
+                    } else {
+                        part.clone().into()
+                    },
                     size: if is_whole { 10_000 } else { 5_000 },
                     chunk_manifest: is_whole.then(|| manifest.to_json()),
                 })
@@ -685,7 +690,7 @@ async fn a_download_that_was_cut_is_gone_on_with() {
                 content_hash,
                 size: part.as_ref().map_or(2_000_000, |part| part.len() as u64),
                 chunk_manifest: part.is_none().then(|| manifest.to_json()),
-                content: part.unwrap_or_default(),
+                content: part.unwrap_or_default().into(),
             })
             .await;
         }

@@ -13,7 +13,7 @@ use super::cas::Cas;
 use super::chunk::{BLOCK, CHUNK_MAX, Ingest, Ingested, Known, Storing, cut};
 use super::whole::{self, PART};
 use crate::proto::ContentHash;
-use crate::proto::manifest::Manifest;
+use crate::proto::manifest::{ChunkRef, Manifest};
 
 /// What one thread reads and hashes at once; it stays in a core's cache.
 const AT_ONCE: usize = 8 * PART;
@@ -45,18 +45,22 @@ impl Cas {
             return Ok(None);
         };
         let known = Known::new(manifest);
-        let mut storing = Storing::new(self, &known);
+        let storing = Storing::new(self, &known);
+        let mut chunks: Vec<ChunkRef> = Vec::new();
         let mut window = Window::default();
         let mut read_again = 0;
-        while storing.offset < size {
-            let offset = storing.offset;
+        loop {
+            let offset = chunks.last().map_or(0, |last| last.offset + last.size);
+            if offset >= size {
+                break;
+            }
             let unchanged = known.at(offset).filter(|chunk| {
                 let parts = parts_of(offset..offset + chunk.size);
                 let both = new.get(parts.clone()).zip(old.get(parts));
                 both.is_some_and(|(new, old)| new == old) && self.has(&chunk.hash)
             });
             if let Some(chunk) = unchanged {
-                storing.refer(chunk.hash, chunk.size);
+                chunks.push(ChunkRef { offset, ..*chunk });
                 continue;
             }
             if !window.reaches(offset, size) {
@@ -70,9 +74,10 @@ impl Cas {
                 }
             }
             let rest = window.from(offset);
-            storing.keep(rest.get(..cut(rest).max(1)).unwrap_or(rest), None)?;
+            let chunk = rest.get(..cut(rest).max(1)).unwrap_or(rest);
+            storing.keep(chunk, None, offset, &mut chunks)?;
         }
-        self.ingested(storing.chunks, (hash, new)).map(Some)
+        self.ingested(chunks, (hash, new)).map(Some)
     }
 }
 

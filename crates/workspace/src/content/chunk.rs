@@ -2,15 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read};
-use std::ops::Range;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicIsize, Ordering};
 
 use blake3::hazmat::ChainingValue;
 use fastcdc::v2020::FastCDC;
 
+use super::blocks::take_in;
 use super::cas::{Cas, CasError};
-use super::whole::WholeHasher;
 use crate::proto::ContentHash;
 use crate::proto::manifest::{ChunkRef, Manifest};
 
@@ -30,13 +28,10 @@ pub const CHUNK_MAX: u64 = 768 << 10;
 const PIECE: usize = 64 << 10;
 /// How much of a content is stored in pieces at most; of one that was written
 /// anew they would only make the list longer.
-const SPLIT: usize = 32 << 20;
+const SPLIT: isize = 32 << 20;
 
 /// How much is read at once.
 pub(super) const BLOCK: usize = 2 << 20;
-/// Blocks that go round between the thread that cuts and those that hash and
-/// store.
-const BLOCKS: usize = 6;
 
 /// What became of content that was read.
 #[derive(Debug, PartialEq, Eq)]
@@ -139,71 +134,12 @@ impl Cas {
     ) -> Result<Ingested, Ingest> {
         let known = earlier.map(Known::new).unwrap_or_default();
         let mut block = Vec::new();
-        let filled = fill(&mut content, &mut block, 0)?;
+        let filled = fill(&mut content, &mut block, 0, BLOCK)?;
         if filled as u64 <= SMALL {
             block.truncate(filled);
             return Ok(Ingested::small(block));
         }
-        let (home, used) = mpsc::channel();
-        let mut cutting = Cutting {
-            known: &known,
-            content: &mut content,
-            home,
-            used,
-            made: 1,
-        };
-        let mut storing = Storing::new(self, &known);
-        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        if filled < BLOCK || threads < 2 {
-            let mut whole = WholeHasher::default();
-            let mut failure = None;
-            cutting.run(
-                block,
-                filled,
-                &mut |part: Part| whole.update(part.bytes()),
-                &mut |part: Part, hash| match storing.keep(part.bytes(), hash) {
-                    Ok(()) => true,
-                    Err(error) => {
-                        failure = Some(error);
-                        false
-                    }
-                },
-            )?;
-            return match failure {
-                Some(error) => Err(error.into()),
-                None => self.ingested(storing.chunks, whole.finish()),
-            };
-        }
-        let (chunks, whole) = std::thread::scope(|scope| {
-            let (to_hash, hashing) = mpsc::channel::<Part>();
-            let (to_store, keeping) = mpsc::channel::<(Part, Option<ContentHash>)>();
-            let hashing = scope.spawn(move || {
-                let mut whole = WholeHasher::default();
-                while let Ok(part) = hashing.recv() {
-                    whole.update(part.bytes());
-                }
-                whole.finish()
-            });
-            let keeping = scope.spawn(move || {
-                while let Ok((part, hash)) = keeping.recv() {
-                    storing.keep(part.bytes(), hash)?;
-                }
-                Ok::<_, CasError>(storing.chunks)
-            });
-            let cut = cutting.run(
-                block,
-                filled,
-                &mut |part| drop(to_hash.send(part)),
-                // It has failed when it takes no more, and says why at its end.
-                &mut |part, hash| to_store.send((part, hash)).is_ok(),
-            );
-            drop(to_hash);
-            drop(to_store);
-            let failed = |_| Ingest::Read(io::Error::other("a thread that hashes failed"));
-            let whole = hashing.join().map_err(failed)?;
-            let chunks = keeping.join().map_err(failed)??;
-            cut.map(|()| (chunks, whole))
-        })?;
+        let (chunks, whole) = take_in(self, &known, &mut content, block, filled)?;
         self.ingested(chunks, whole)
     }
 
@@ -232,153 +168,57 @@ impl Cas {
     }
 }
 
-/// Bytes that go round between the thread that reads and cuts and those that
-/// hash and store. They are used again once nobody needs them.
-struct Block {
-    bytes: Vec<u8>,
-    home: mpsc::Sender<Vec<u8>>,
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // Nobody takes it once the content is read to its end.
-        let _ = self.home.send(std::mem::take(&mut self.bytes));
-    }
-}
-
-/// A part of a block.
-struct Part {
-    block: Arc<Block>,
-    range: Range<usize>,
-}
-
-impl Part {
-    fn bytes(&self) -> &[u8] {
-        let bytes = self.block.bytes.get(self.range.clone());
-        bytes.unwrap_or_default()
-    }
-}
-
-/// Reads content block by block, and cuts it.
-struct Cutting<'a> {
-    known: &'a Known,
-    content: &'a mut dyn Read,
-    home: mpsc::Sender<Vec<u8>>,
-    used: mpsc::Receiver<Vec<u8>>,
-    made: usize,
-}
-
-impl Cutting<'_> {
-    /// `whole` is given all bytes once, `store` each chunk, with its hash where
-    /// it was recognised; it ends early when `store` takes no more.
-    fn run(
-        &mut self,
-        mut block: Vec<u8>,
-        mut filled: usize,
-        whole: &mut dyn FnMut(Part),
-        store: &mut dyn FnMut(Part, Option<ContentHash>) -> bool,
-    ) -> Result<(), Ingest> {
-        let mut offset = 0;
-        let mut tail = Vec::new();
-        loop {
-            let at_end = filled < BLOCK;
-            let data = Arc::new(Block {
-                bytes: block,
-                home: self.home.clone(),
-            });
-            let part = |range: Range<usize>| Part {
-                block: Arc::clone(&data),
-                range,
-            };
-            whole(part(tail.len()..filled));
-            let mut start = 0;
-            while let Some(rest) = data
-                .bytes
-                .get(start..filled)
-                .filter(|rest| !rest.is_empty())
-            {
-                if !at_end && (rest.len() as u64) < CHUNK_MAX {
-                    break;
-                }
-                let (length, hash) = match self.known.recognise(rest, offset) {
-                    Some((length, hash)) => (length, Some(hash)),
-                    None => (cut(rest).clamp(1, rest.len()), None),
-                };
-                if !store(part(start..start + length), hash) {
-                    return Ok(());
-                }
-                start += length;
-                offset += length as u64;
-            }
-            if at_end {
-                return Ok(());
-            }
-            tail.clear();
-            tail.extend_from_slice(data.bytes.get(start..filled).unwrap_or_default());
-            drop(data);
-            block = self.next_block();
-            block.resize(BLOCK, 0);
-            if let Some(front) = block.get_mut(..tail.len()) {
-                front.copy_from_slice(&tail);
-            }
-            filled = fill(self.content, &mut block, tail.len())?;
-        }
-    }
-
-    fn next_block(&mut self) -> Vec<u8> {
-        if let Ok(block) = self.used.try_recv() {
-            return block;
-        }
-        if self.made < BLOCKS {
-            self.made += 1;
-            return Vec::new();
-        }
-        self.used.recv().unwrap_or_default()
-    }
-}
-
-/// Stores chunks in the order in which they come.
+/// Stores chunks, from as many threads as there are.
 pub(super) struct Storing<'a> {
     cas: &'a Cas,
     known: &'a Known,
-    may_split: usize,
-    pub(super) chunks: Vec<ChunkRef>,
-    pub(super) offset: u64,
+    /// How much more may be stored in pieces; less than nothing is nothing.
+    may_split: AtomicIsize,
 }
 
 impl<'a> Storing<'a> {
     pub(super) fn new(cas: &'a Cas, known: &'a Known) -> Self {
+        let may_split = if known.is_empty() { 0 } else { SPLIT };
         Self {
             cas,
             known,
-            may_split: if known.is_empty() { 0 } else { SPLIT },
-            chunks: Vec::new(),
-            offset: 0,
+            may_split: AtomicIsize::new(may_split),
         }
     }
 
-    pub(super) fn keep(&mut self, chunk: &[u8], hash: Option<ContentHash>) -> Result<(), CasError> {
+    /// Stores the chunk at an offset, and adds it to the list.
+    pub(super) fn keep(
+        &self,
+        chunk: &[u8],
+        hash: Option<ContentHash>,
+        offset: u64,
+        list: &mut Vec<ChunkRef>,
+    ) -> Result<(), CasError> {
         let hash = hash.unwrap_or_else(|| ContentHash::of(chunk));
-        if self.may_split > 0 && !self.known.has(&hash) {
-            self.may_split = self.may_split.saturating_sub(chunk.len());
-            return chunk
-                .chunks(PIECE)
-                .try_for_each(|piece| self.put(piece, ContentHash::of(piece)));
+        let length = isize::try_from(chunk.len()).unwrap_or(isize::MAX);
+        if self.known.has(&hash) || self.may_split.fetch_sub(length, Ordering::Relaxed) <= 0 {
+            return self.put(chunk, hash, offset, list);
         }
-        self.put(chunk, hash)
+        chunk
+            .chunks(PIECE)
+            .zip((offset..).step_by(PIECE))
+            .try_for_each(|(piece, offset)| self.put(piece, ContentHash::of(piece), offset, list))
     }
 
-    fn put(&mut self, bytes: &[u8], hash: ContentHash) -> Result<(), CasError> {
+    fn put(
+        &self,
+        bytes: &[u8],
+        hash: ContentHash,
+        offset: u64,
+        list: &mut Vec<ChunkRef>,
+    ) -> Result<(), CasError> {
         self.cas.put_bytes(&hash, bytes)?;
-        self.refer(hash, bytes.len() as u64);
+        list.push(ChunkRef {
+            hash,
+            offset,
+            size: bytes.len() as u64,
+        });
         Ok(())
-    }
-
-    /// A chunk that is stored already comes next.
-    pub(super) fn refer(&mut self, hash: ContentHash, size: u64) {
-        let offset = self.offset;
-        self.chunks.push(ChunkRef { hash, offset, size });
-        self.offset += size;
     }
 }
 
@@ -412,7 +252,8 @@ impl Known {
         self.hashes.contains(hash)
     }
 
-    fn recognise(&self, data: &[u8], offset: u64) -> Option<(usize, ContentHash)> {
+    /// The chunk that is where it was.
+    pub(super) fn recognise(&self, data: &[u8], offset: u64) -> Option<(usize, ContentHash)> {
         let chunk = self.at(offset)?;
         let bytes = data.get(..usize::try_from(chunk.size).ok()?)?;
         (ContentHash::of(bytes) == chunk.hash).then_some((bytes.len(), chunk.hash))
@@ -423,11 +264,17 @@ impl Known {
     }
 }
 
-/// Reads until the block is full or the content ends; returns how far it got.
-fn fill(content: &mut dyn Read, block: &mut Vec<u8>, from: usize) -> Result<usize, Ingest> {
+/// Reads until the block is filled up to `end` or the content ends; returns how
+/// far it got.
+pub(super) fn fill(
+    content: &mut dyn Read,
+    block: &mut Vec<u8>,
+    from: usize,
+    end: usize,
+) -> Result<usize, Ingest> {
     let mut filled = from;
     // Most files are small: begin with what they need.
-    let mut room = if from == 0 { 8 << 10 } else { BLOCK };
+    let mut room = if from == 0 { 8 << 10 } else { end };
     loop {
         if block.len() < room {
             block.resize(room, 0);
@@ -443,10 +290,10 @@ fn fill(content: &mut dyn Read, block: &mut Vec<u8>, from: usize) -> Result<usiz
                 Err(error) => return Err(Ingest::Read(error)),
             }
         }
-        if room == BLOCK {
+        if room == end {
             return Ok(filled);
         }
-        room = (room * 8).min(BLOCK);
+        room = (room * 8).min(end);
     }
 }
 

@@ -17,11 +17,13 @@
 //! object until what refers to it is committed; garbage collection removes
 //! objects only while it holds it alone, and looks at the references again then.
 
+mod blocks;
 mod cas;
 mod changed;
 mod chunk;
 mod collect;
 pub(crate) mod small;
+mod spare;
 mod total;
 pub(crate) mod whole;
 
@@ -48,7 +50,7 @@ pub(crate) fn offer(cas: &Cas, hash: &ContentHash) -> Result<Offer, CasError> {
             let mut whole =
                 Vec::with_capacity(usize::try_from(manifest.total_size).unwrap_or_default());
             cas.copy_chunks(hash, &manifest, &mut whole)?;
-            Ok(Offer::Whole(whole))
+            Ok(Offer::Whole(whole.into()))
         }
     }
 }

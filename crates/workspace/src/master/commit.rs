@@ -179,7 +179,7 @@ impl Engine {
             .map(length)
             .or_else(|| small::size(self.history.db(), &node.hash).ok()?)
             .or_else(|| match self.cas.read(&node.hash).ok()?? {
-                Object::Bytes(bytes) => Some(length(&bytes)),
+                Object::Bytes(bytes) => Some(bytes.len() as u64),
                 Object::Chunks(manifest) => Some(manifest.total_size),
             })?;
         (size != node.size).then(|| {

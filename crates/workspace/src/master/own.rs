@@ -35,6 +35,11 @@ impl OwnObjects {
         Ok(self.contents.contains(hash))
     }
 
+    /// Whether it is known already that it is a chunk of such a content.
+    pub(super) fn is_chunk(&self, hash: &ContentHash) -> bool {
+        self.chunks.contains(hash)
+    }
+
     /// Whether it is such a content, or a chunk of one.
     pub(super) fn has(
         &mut self,

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +24,10 @@ use crate::proto::master::{
 };
 use crate::proto::{Change, CheckedEntry, ContentHash, Node, WriteBackEntry};
 use crate::transport::Connection;
+
+/// Contents that are read before the replica has taken those before them: what
+/// is read too early leaves the cores' caches before it is sent.
+const UNSENT: usize = 6;
 
 /// A connection ended, and not because the replica closed it.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +98,7 @@ impl Workspace {
             contents: HashMap::new(),
             manifests: HashMap::new(),
             guard: None,
+            unsent: Arc::new(Semaphore::new(UNSENT)),
         };
         let result = tokio::select! {
             () = shutdown.cancelled() => Ok(()),
@@ -123,6 +129,20 @@ struct Server {
     manifests: HashMap<ContentHash, Manifest>,
     /// Held from the first object that is stored for a batch to its commit.
     guard: Option<WriteGuard>,
+    /// Room for contents that are read and not sent.
+    unsent: Arc<Semaphore>,
+}
+
+/// A content that is read and not sent, in its place among them.
+struct Unsent {
+    bytes: Bytes,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Unsent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Server {
@@ -242,8 +262,10 @@ impl Server {
                     .spawn(async move { Ok(Finished::Flushed(barrier, workspace.flush().await?)) });
             }
             MasterEffect::LoadContent { content_hash } => {
+                let unsent = Arc::clone(&self.unsent);
                 self.effects.spawn(async move {
                     let inner = Arc::clone(&workspace.inner);
+                    let place = unsent.acquire_owned().await;
                     let offer = match ContentHash::parse(&content_hash) {
                         Some(hash) => {
                             workspace
@@ -254,10 +276,14 @@ impl Server {
                         }
                         None => None,
                     };
-                    Ok(Finished::Loaded(
-                        content_hash,
-                        offer.unwrap_or(Offer::Nothing),
-                    ))
+                    let offer = match offer.unwrap_or(Offer::Nothing) {
+                        Offer::Whole(bytes) if bytes.len() as u64 > SMALL => {
+                            let _place = place.ok();
+                            Offer::Whole(Bytes::from_owner(Unsent { bytes, _place }))
+                        }
+                        other => other,
+                    };
+                    Ok(Finished::Loaded(content_hash, offer))
                 });
             }
             MasterEffect::Prepare {
@@ -275,7 +301,7 @@ impl Server {
                 });
             }
             MasterEffect::KeepContent { hash, bytes } if bytes.len() as u64 <= SMALL => {
-                self.contents.insert(hash, bytes);
+                self.contents.insert(hash, bytes.into());
                 self.session.content_kept(&hash);
             }
             MasterEffect::KeepContent { hash, bytes } => {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
 use super::engine::{Command, Engine, Reply};
@@ -522,21 +523,25 @@ pub(super) fn read_content(
     hash: &ContentHash,
 ) -> Result<Option<Offer>, WorkspaceError> {
     if *hash == ContentHash::empty() {
-        return Ok(Some(Offer::Whole(Vec::new())));
+        return Ok(Some(Offer::Whole(Bytes::new())));
     }
-    if let Some(bytes) = reader.small_content(hash)? {
-        return Ok(Some(Offer::Whole(bytes)));
-    }
-    let is_own = own
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .has(reader, cas, hash)?;
-    if !is_own {
-        return Ok(None);
-    }
-    match crate::content::offer(cas, hash)? {
+    let own = || own.lock().unwrap_or_else(PoisonError::into_inner);
+    let stored = || match crate::content::offer(cas, hash)? {
         Offer::Nothing => Ok(None),
         offer => Ok(Some(offer)),
+    };
+    // Of a large content many chunks are asked for, one after the other.
+    if own().is_chunk(hash)
+        && let Some(offer) = stored()?
+    {
+        return Ok(Some(offer));
+    }
+    if let Some(bytes) = reader.small_content(hash)? {
+        return Ok(Some(Offer::Whole(bytes.into())));
+    }
+    match own().has(reader, cas, hash)? {
+        true => stored(),
+        false => Ok(None),
     }
 }
 

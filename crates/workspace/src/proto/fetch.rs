@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use bytes::Bytes;
+
 use super::manifest::{Manifest, ManifestError};
 use super::message::WireMessage;
 use super::node::ContentHash;
@@ -35,7 +37,7 @@ pub enum FetchStep {
         /// The chunk.
         chunk: ContentHash,
         /// Its bytes.
-        bytes: Vec<u8>,
+        bytes: Bytes,
         /// Where in the content it belongs.
         offsets: Vec<u64>,
     },
@@ -43,7 +45,7 @@ pub enum FetchStep {
     /// [`Fetches::finished`] whether it is right.
     Finish(ContentHash),
     /// The content is here (verified); the bytes when it came whole.
-    Ready(ContentHash, Option<Vec<u8>>),
+    Ready(ContentHash, Option<Bytes>),
     /// The peer does not have it.
     NotFound(ContentHash),
 }
@@ -185,7 +187,7 @@ impl Fetches {
     pub fn response(
         &mut self,
         hash: &str,
-        content: Vec<u8>,
+        content: Bytes,
         size: u64,
         manifest: Option<&str>,
     ) -> Result<(), FetchError> {
@@ -237,7 +239,7 @@ impl Fetches {
         Ok(())
     }
 
-    fn deliver(&mut self, hash: ContentHash, content: Vec<u8>, targets: &[Target]) {
+    fn deliver(&mut self, hash: ContentHash, content: Bytes, targets: &[Target]) {
         let mut offsets: BTreeMap<ContentHash, Vec<u64>> = BTreeMap::new();
         for target in targets {
             if let Target::Chunk { of, offset, .. } = target {
@@ -248,23 +250,16 @@ impl Fetches {
         // slows the requests down.
         self.in_flight = (self.in_flight + offsets.len()).saturating_sub(1);
         let is_whole = targets.contains(&Target::Whole) && self.wants.remove(&hash).is_some();
-        // Nearly always one place needs it, and takes the bytes as they are.
-        let mut content = Some(content);
-        let mut places = offsets.into_iter().peekable();
-        while let Some((of, offsets)) = places.next() {
-            let bytes = match is_whole || places.peek().is_some() {
-                true => content.clone(),
-                false => content.take(),
-            };
+        for (of, offsets) in offsets {
             self.steps.push_back(FetchStep::KeepChunk {
                 hash: of,
                 chunk: hash,
-                bytes: bytes.unwrap_or_default(),
+                bytes: content.clone(),
                 offsets,
             });
         }
         if is_whole {
-            self.steps.push_back(FetchStep::Ready(hash, content));
+            self.steps.push_back(FetchStep::Ready(hash, Some(content)));
         }
     }
 
@@ -399,7 +394,7 @@ pub fn request(hash: &ContentHash) -> WireMessage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// All of it.
-    Whole(Vec<u8>),
+    Whole(Bytes),
     /// Its chunks, by name.
     Chunks(Manifest),
     /// Nothing.
@@ -417,7 +412,7 @@ pub fn answer(content_hash: String, offer: Offer) -> WireMessage {
         },
         Offer::Chunks(manifest) => WireMessage::ContentFetchResponse {
             content_hash,
-            content: Vec::new(),
+            content: Bytes::new(),
             size: manifest.total_size,
             chunk_manifest: Some(manifest.to_json()),
         },
@@ -461,11 +456,11 @@ mod tests {
         fetches.want(hash, 5);
         assert_eq!(fetches.poll(), Some(FetchStep::Request(hash)));
         fetches
-            .response(&hash.to_string(), b"wrong".to_vec(), 5, None)
+            .response(&hash.to_string(), Bytes::from_static(b"wrong"), 5, None)
             .unwrap();
         assert_eq!(fetches.poll(), Some(FetchStep::Request(hash)));
         assert!(matches!(
-            fetches.response(&hash.to_string(), b"right".to_vec(), 6, None),
+            fetches.response(&hash.to_string(), Bytes::from_static(b"right"), 6, None),
             Err(FetchError::WrongContent { .. })
         ));
     }
@@ -477,7 +472,12 @@ mod tests {
         fetches.want(hash, 13);
         fetches.poll();
         fetches
-            .response(&hash.to_string(), vec![], 13, Some(&manifest.to_json()))
+            .response(
+                &hash.to_string(),
+                Bytes::new(),
+                13,
+                Some(&manifest.to_json()),
+            )
             .unwrap();
         assert_eq!(fetches.poll(), Some(FetchStep::Plan { hash, manifest }));
         fetches.planned(&hash, &[0, 2, 3]);
@@ -486,10 +486,10 @@ mod tests {
         assert_eq!(fetches.poll(), Some(FetchStep::Request(c)));
         assert_eq!(fetches.poll(), None);
         fetches
-            .response(&c.to_string(), b"cc".to_vec(), 2, None)
+            .response(&c.to_string(), Bytes::from_static(b"cc"), 2, None)
             .unwrap();
         fetches
-            .response(&a.to_string(), b"aaaa".to_vec(), 4, None)
+            .response(&a.to_string(), Bytes::from_static(b"aaaa"), 4, None)
             .unwrap();
         for (chunk, bytes, offsets) in [(c, &b"cc"[..], vec![11]), (a, b"aaaa", vec![0, 7])] {
             let count = offsets.len();
@@ -498,7 +498,7 @@ mod tests {
                 Some(FetchStep::KeepChunk {
                     hash,
                     chunk,
-                    bytes: bytes.to_vec(),
+                    bytes: Bytes::from_static(bytes),
                     offsets
                 })
             );
@@ -519,7 +519,12 @@ mod tests {
         for attempt in 0..2 {
             assert_eq!(fetches.poll(), Some(FetchStep::Request(hash)));
             fetches
-                .response(&hash.to_string(), vec![], 7, Some(&manifest.to_json()))
+                .response(
+                    &hash.to_string(),
+                    Bytes::new(),
+                    7,
+                    Some(&manifest.to_json()),
+                )
                 .unwrap();
             fetches.poll();
             fetches.planned(&hash, &[]);
@@ -538,18 +543,33 @@ mod tests {
         fetches.want(hash, 9);
         fetches.poll();
         fetches
-            .response(&hash.to_string(), vec![], 9, Some(&manifest.to_json()))
+            .response(
+                &hash.to_string(),
+                Bytes::new(),
+                9,
+                Some(&manifest.to_json()),
+            )
             .unwrap();
         fetches.poll();
         fetches.planned(&hash, &[0]);
         assert_eq!(fetches.poll(), Some(FetchStep::Request(hash)));
         fetches
-            .response(&hash.to_string(), vec![], 9, Some(&manifest.to_json()))
+            .response(
+                &hash.to_string(),
+                Bytes::new(),
+                9,
+                Some(&manifest.to_json()),
+            )
             .unwrap();
         assert_eq!(fetches.poll(), Some(FetchStep::Request(hash)));
         assert!(
             fetches
-                .response(&hash.to_string(), vec![], 9, Some(&manifest.to_json()))
+                .response(
+                    &hash.to_string(),
+                    Bytes::new(),
+                    9,
+                    Some(&manifest.to_json())
+                )
                 .is_err()
         );
     }
@@ -559,7 +579,7 @@ mod tests {
         let hash = ContentHash::of(b"x");
         let mut fetches = Fetches::default();
         fetches
-            .response(&hash.to_string(), b"x".to_vec(), 1, None)
+            .response(&hash.to_string(), Bytes::from_static(b"x"), 1, None)
             .unwrap();
         assert_eq!(fetches.poll(), None);
         fetches.want(hash, 1);

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::fetch::{self, FetchError, FetchStep, Fetches, Finish, Offer};
 use super::ledger::{Change, Ledger};
 use super::manifest::Manifest;
@@ -71,7 +73,7 @@ pub enum MasterEffect {
         /// Its hash.
         hash: ContentHash,
         /// Its bytes.
-        bytes: Vec<u8>,
+        bytes: Bytes,
     },
     /// Find chunks that are at hand; answer with [`MasterSession::planned`].
     Plan {
@@ -87,7 +89,7 @@ pub enum MasterEffect {
         /// The chunk.
         chunk: ContentHash,
         /// Its bytes.
-        bytes: Vec<u8>,
+        bytes: Bytes,
         /// Where it belongs.
         offsets: Vec<u64>,
     },

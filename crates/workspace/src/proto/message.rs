@@ -86,7 +86,7 @@ pub enum WireMessage {
         /// The hash that was asked for.
         content_hash: String,
         /// The content; empty beside a manifest.
-        content: Vec<u8>,
+        content: Bytes,
         /// Length of the whole content.
         size: u64,
         /// JSON of a chunk manifest, for large content.
@@ -221,6 +221,23 @@ type WireConfig = Configuration<
 
 const CONFIG: WireConfig = Configuration::new();
 
+/// The tag of [`WireMessage::ContentFetchResponse`].
+const CONTENT: u32 = 8;
+/// Content from this size on is neither copied into a payload nor out of one.
+const SHARE_FROM: usize = 64 << 10;
+
+/// Such a message where it lies: its tag and its fields.
+type BorrowedContent<'a> = (u32, &'a str, &'a [u8], u64, Option<&'a str>);
+
+fn deserialize<'a, T: SchemaRead<'a, WireConfig, Dst = T>>(
+    payload: &'a [u8],
+) -> Result<T, DecodeError> {
+    wincode::config::deserialize_exact(payload, CONFIG).map_err(|source| DecodeError::Malformed {
+        len: payload.len(),
+        source,
+    })
+}
+
 impl WireMessage {
     /// The payload of the frame that carries this message.
     pub fn encode(&self) -> Result<Bytes, EncodeError> {
@@ -229,14 +246,49 @@ impl WireMessage {
             .map_err(|source| EncodeError { source })
     }
 
+    /// The same in parts, of which some may be empty: large content is not copied.
+    pub fn encode_in_parts(self) -> Result<[Bytes; 3], EncodeError> {
+        let serialize_error = |source| EncodeError { source };
+        match self {
+            Self::ContentFetchResponse {
+                content_hash,
+                content,
+                size,
+                chunk_manifest,
+            } if content.len() >= SHARE_FROM => {
+                let before = (CONTENT, content_hash, content.len() as u64);
+                let before =
+                    wincode::config::serialize(&before, CONFIG).map_err(serialize_error)?;
+                let behind = (size, chunk_manifest);
+                let behind =
+                    wincode::config::serialize(&behind, CONFIG).map_err(serialize_error)?;
+                Ok([before.into(), content, behind.into()])
+            }
+            other => Ok([other.encode()?, Bytes::new(), Bytes::new()]),
+        }
+    }
+
     /// Reads the payload of a frame.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         check_counts(payload)?;
-        wincode::config::deserialize_exact(payload, CONFIG).map_err(|source| {
-            DecodeError::Malformed {
-                len: payload.len(),
-                source,
-            }
+        deserialize(payload)
+    }
+
+    /// The same, with large content as a part of the payload's memory.
+    pub fn decode_shared(payload: &Bytes) -> Result<Self, DecodeError> {
+        if !payload.starts_with(&CONTENT.to_le_bytes()) {
+            return Self::decode(payload);
+        }
+        let (_, content_hash, content, size, chunk_manifest): BorrowedContent<'_> =
+            deserialize(payload)?;
+        Ok(Self::ContentFetchResponse {
+            content_hash: content_hash.to_owned(),
+            content: match content.len() < SHARE_FROM {
+                true => Bytes::copy_from_slice(content),
+                false => payload.slice_ref(content),
+            },
+            size,
+            chunk_manifest: chunk_manifest.map(str::to_owned),
         })
     }
 
@@ -373,10 +425,53 @@ mod tests {
     }
 
     #[test]
+    fn large_content_is_copied_neither_into_a_frame_nor_out_of_it() {
+        for (length, manifest) in [
+            (5, Some("{}".to_owned())),
+            (6, None),
+            (SHARE_FROM - 1, None),
+            (SHARE_FROM, None),
+            (300_000, Some("{}".to_owned())),
+        ] {
+            let content = Bytes::from(vec![7; length]);
+            let message = WireMessage::ContentFetchResponse {
+                content_hash: "0".repeat(64),
+                content: content.clone(),
+                size: length as u64,
+                chunk_manifest: manifest,
+            };
+            let payload = message.encode().unwrap();
+            let parts = message.clone().encode_in_parts().unwrap();
+            assert_eq!(parts.concat(), payload, "{length}");
+            let is_large = length >= SHARE_FROM;
+            assert_eq!(parts[1].as_ptr() == content.as_ptr(), is_large, "{length}");
+            let decoded = WireMessage::decode_shared(&payload).unwrap();
+            assert_eq!(decoded, message, "{length}");
+            let WireMessage::ContentFetchResponse { content, .. } = decoded else {
+                panic!("another message");
+            };
+            assert_eq!(
+                payload.as_ptr_range().contains(&content.as_ptr()),
+                is_large,
+                "{length}"
+            );
+            for cut in [0, 3, 4, 11, 40, payload.len().saturating_sub(1)] {
+                assert!(WireMessage::decode_shared(&payload.slice(..cut)).is_err());
+            }
+            let longer = Bytes::from([&payload[..], &[0]].concat());
+            assert!(WireMessage::decode_shared(&longer).is_err());
+        }
+        let other = WireMessage::Ack { up_to_sequence: 5 };
+        let payload = other.encode().unwrap();
+        assert_eq!(WireMessage::decode_shared(&payload).unwrap(), other);
+        assert_eq!(other.encode_in_parts().unwrap().concat(), payload);
+    }
+
+    #[test]
     fn content_of_almost_a_whole_frame_passes() {
         let message = WireMessage::ContentFetchResponse {
             content_hash: "0".repeat(64),
-            content: vec![7; 90 << 20],
+            content: vec![7; 90 << 20].into(),
             size: 90 << 20,
             chunk_manifest: None,
         };

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::assembly::Assemblies;
@@ -57,7 +58,7 @@ pub(super) enum Command {
     },
     KeepChunk {
         hash: ContentHash,
-        bytes: Vec<u8>,
+        bytes: Bytes,
         offsets: Vec<u64>,
         reply: oneshot::Sender<usize>,
     },
@@ -403,13 +404,13 @@ impl Engine {
 
     fn load_content(&self, hash: &ContentHash) -> Offer {
         if *hash == ContentHash::empty() {
-            return Offer::Whole(Vec::new());
+            return Offer::Whole(Bytes::new());
         }
         if !self.is_kept(hash) {
             self.keep_from_tree(hash);
         }
         if let Ok(Some(bytes)) = self.db.read(|db| small::get(db, hash)) {
-            return Offer::Whole(bytes);
+            return Offer::Whole(bytes.into());
         }
         crate::content::offer(&self.cas, hash).unwrap_or_else(|error| {
             tracing::error!(%error, "a content cannot be given to the master");
@@ -634,7 +635,7 @@ impl Engine {
             return Ok(Some(Kept::Bytes(bytes)));
         }
         Ok(self.cas.read(hash)?.map(|object| match object {
-            Object::Bytes(bytes) => Kept::Bytes(bytes),
+            Object::Bytes(bytes) => Kept::Bytes(bytes.into()),
             Object::Chunks(manifest) => Kept::Chunks {
                 cas: Arc::clone(&self.cas),
                 hash: *hash,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use quintet_workspace::proto::fetch::{Finish, Offer};
 use quintet_workspace::proto::manifest::{ChunkRef, Manifest};
 use quintet_workspace::proto::master::{MasterEffect, MasterSession, WriteBackOutcome};
@@ -28,13 +29,13 @@ type Contents = HashMap<ContentHash, Vec<u8>>;
 fn offer(contents: &Contents, content_hash: &str) -> Offer {
     let hash = ContentHash::parse(content_hash).unwrap();
     match contents.get(&hash) {
-        None if hash == ContentHash::empty() => Offer::Whole(vec![]),
+        None if hash == ContentHash::empty() => Offer::Whole(Bytes::new()),
         None => match contents
             .values()
             .flat_map(|whole| whole.chunks(CHUNK))
             .find(|c| ContentHash::of(c) == hash)
         {
-            Some(chunk) => Offer::Whole(chunk.to_vec()),
+            Some(chunk) => Offer::Whole(Bytes::copy_from_slice(chunk)),
             None => Offer::Nothing,
         },
         Some(bytes) if bytes.len() >= MANIFEST_FROM => {
@@ -57,7 +58,7 @@ fn offer(contents: &Contents, content_hash: &str) -> Offer {
                 chunks,
             })
         }
-        Some(bytes) => Offer::Whole(bytes.clone()),
+        Some(bytes) => Offer::Whole(bytes.clone().into()),
     }
 }
 
@@ -602,7 +603,7 @@ impl Rep {
             } => {
                 if let Some((_, kept)) = self.assemblies.0.get_mut(&hash) {
                     for offset in &offsets {
-                        kept.insert(*offset, bytes.clone());
+                        kept.insert(*offset, bytes.to_vec());
                     }
                 }
                 self.core.as_mut().unwrap().chunk_kept(&hash, offsets.len());
@@ -725,7 +726,7 @@ impl Conn {
                 self.session.prepared(missing);
             }
             MasterEffect::KeepContent { hash, bytes } => {
-                master.contents.insert(hash, bytes);
+                master.contents.insert(hash, bytes.to_vec());
                 self.session.content_kept(&hash);
             }
             MasterEffect::Plan { hash, manifest } => {
@@ -741,7 +742,7 @@ impl Conn {
             } => {
                 let (_, kept) = self.assemblies.0.get_mut(&hash).unwrap();
                 for offset in &offsets {
-                    kept.insert(*offset, bytes.clone());
+                    kept.insert(*offset, bytes.to_vec());
                 }
                 self.session.chunk_kept(&hash, offsets.len());
             }

@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::fetch::{self, FetchError, Fetches, Offer};
 use super::ledger::Operation;
 use super::manifest::Manifest;
@@ -158,7 +160,7 @@ pub enum ReplicaEffect {
         /// The content it is a part of.
         hash: ContentHash,
         /// Its bytes.
-        bytes: Vec<u8>,
+        bytes: Bytes,
         /// Where it belongs.
         offsets: Vec<u64>,
     },
