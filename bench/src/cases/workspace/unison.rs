@@ -1,9 +1,17 @@
 //! unison between two folders of this machine.
+//!
+//! `-repeat watch` asks a program beside unison what changed and ends without one. Debian has none,
+//! so the released `unison-fsmonitor` is built, which tells of the kernel's events without a delay.
 
-use std::process::Command;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use super::peer::{Peer, Process, run};
+use super::peer::{Peer, Process, run, visible};
 use super::trees::Place;
+
+const MONITOR: &str = "unison-fsmonitor";
+const MONITOR_VERSION: &str = "0.3.9";
 
 struct Unison {
     _process: Process,
@@ -34,6 +42,34 @@ pub(super) fn first(place: &Place) -> anyhow::Result<()> {
 
 pub(super) fn start(place: Place) -> anyhow::Result<Box<dyn Peer>> {
     first(&place)?;
-    let process = Process::start(command(&place).args(["-repeat", "watch"]))?;
+    let mut path = OsString::from(monitor()?);
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let mut following = command(&place);
+    following.env("PATH", path).args(["-repeat", "watch"]);
+    let process = Process::start(&mut following)?;
+    // The first is found by its look at the start, the second by following.
+    for word in ["looks", "follows"] {
+        std::fs::write(place.master().join("probe"), word)?;
+        visible(&place.replica().join("probe"), word.as_bytes())?;
+    }
     Ok(Box::new(Unison { _process: process }))
+}
+
+/// The folder of the program that tells unison what changed, which is built where it is missing.
+fn monitor() -> anyhow::Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../.cache")
+        .join(MONITOR);
+    let folder = root.join("bin");
+    if !folder.join(MONITOR).exists() {
+        let built = Command::new("cargo")
+            .args(["install", "-q", MONITOR, "--version", MONITOR_VERSION])
+            .args(["--locked", "--root"])
+            .arg(&root)
+            .stdout(Stdio::null())
+            .status()?;
+        anyhow::ensure!(built.success(), "{MONITOR} can't be built");
+    }
+    Ok(folder)
 }
