@@ -156,6 +156,8 @@ pub(crate) fn open_database(
     };
     let db = Connection::open(path).map_err(sqlite)?;
     db.busy_timeout(Duration::from_secs(30)).map_err(sqlite)?;
+    // Of a new one: with small contents in it, the usual 4 KiB hold one or two rows.
+    db.pragma_update(None, "page_size", 8_192).map_err(sqlite)?;
     db.pragma_update(None, "journal_mode", "WAL")
         .map_err(sqlite)?;
     db.pragma_update(None, "synchronous", "FULL")
@@ -164,7 +166,7 @@ pub(crate) fn open_database(
         .map_err(sqlite)?;
     // A first look writes more than the usual thousand pages at once: they would all
     // be written twice while somebody waits for them.
-    db.pragma_update(None, "wal_autocheckpoint", 8_192)
+    db.pragma_update(None, "wal_autocheckpoint", 4_096)
         .map_err(sqlite)?;
     db.pragma_update(None, "cache_size", -4_000)
         .map_err(sqlite)?;

@@ -9,6 +9,8 @@ use crate::proto::master::INLINE_BELOW;
 
 /// Bytes that are held at most, for all connections of a workspace together.
 const HELD: usize = 16 << 20;
+/// Hashes of contents that are gone, of which the order is kept at most.
+const FORGOTTEN: usize = 1_024;
 
 #[derive(Debug, Default)]
 pub(super) struct Fresh {
@@ -57,14 +59,36 @@ impl Fresh {
         }
     }
 
-    /// Looks contents up, all at once.
-    pub(super) fn of<'a>(
-        &self,
-        hashes: impl Iterator<Item = Option<&'a ContentHash>>,
-    ) -> Vec<Option<Vec<u8>>> {
-        let state = self.state();
-        let find = |hash: Option<&ContentHash>| state.contents.get(hash?).cloned();
-        hashes.map(find).collect()
+    /// Looks contents up, all at once. Nobody else waits for what the only one who
+    /// follows is sent: it need not be copied, and its memory is free soon.
+    pub(super) fn of(&self, hashes: &[Option<ContentHash>]) -> Vec<Option<Vec<u8>>> {
+        let mut state = self.state();
+        if state.followers != 1 {
+            let find = |hash: &Option<ContentHash>| state.contents.get(hash.as_ref()?).cloned();
+            return hashes.iter().map(find).collect();
+        }
+        // Under several paths it may be wanted several times: the last one takes it.
+        let mut last = HashMap::new();
+        for (index, hash) in hashes.iter().enumerate() {
+            last.extend(hash.map(|hash| (hash, index)));
+        }
+        let mut take = |(index, hash): (usize, &Option<ContentHash>)| {
+            let hash = hash.as_ref()?;
+            if last.get(hash) != Some(&index) {
+                return state.contents.get(hash).cloned();
+            }
+            let bytes = state.contents.remove(hash)?;
+            state.bytes = state.bytes.saturating_sub(bytes.len());
+            Some(bytes)
+        };
+        let found = hashes.iter().enumerate().map(&mut take).collect();
+        let State {
+            contents, order, ..
+        } = &mut *state;
+        if order.len() > 2 * contents.len() + FORGOTTEN {
+            order.retain(|hash| contents.contains_key(hash));
+        }
+        found
     }
 
     /// Somebody follows from now on.
@@ -100,7 +124,7 @@ mod tests {
             hash[..2].copy_from_slice(&n.to_le_bytes());
             (ContentHash::from_bytes(hash), bytes)
         };
-        let has = |n: u16| fresh.of([Some(&some(n).0)].into_iter())[0].is_some();
+        let has = |n: u16| fresh.of(&[Some(some(n).0)])[0].is_some();
         fresh.keep(HashMap::from([some(0)]));
         assert!(!has(0), "nobody follows");
         let (one, two) = (fresh.follow(), fresh.follow());
@@ -111,11 +135,20 @@ mod tests {
         assert!(fresh.state().bytes <= HELD);
         let large = ContentHash::of(b"large");
         fresh.keep(HashMap::from([(large, vec![0; 4_096])]));
-        assert_eq!(fresh.of([Some(&large), None].into_iter()), [None, None]);
+        assert_eq!(fresh.of(&[Some(large), None]), [None, None]);
         drop(one);
-        assert!(has(4_999));
+        // The only one who is left takes what it is sent.
+        let (hash, bytes) = some(4_999);
+        let twice = [Some(hash), None, Some(hash)];
+        assert_eq!(fresh.of(&twice), [Some(bytes.clone()), None, Some(bytes)]);
+        assert!(!has(4_999) && has(4_998));
+        for n in 1_000..4_990 {
+            has(n);
+        }
+        assert!(fresh.state().order.len() < 2_000);
+        assert_eq!(fresh.state().bytes, (194 + 8) * 4_000);
         drop(two);
-        assert!(!has(4_999));
+        assert!(!has(4_995));
         assert_eq!(fresh.state().bytes, 0);
     }
 }

@@ -442,7 +442,7 @@ fn with_fresh(fresh: &Fresh, changes: Vec<Change>, inline_below: u64) -> Vec<(Ch
         (!is_empty(node) && node.size < inline_below).then_some(node.hash)
     };
     let wanted: Vec<_> = changes.iter().map(wanted).collect();
-    let found = fresh.of(wanted.iter().map(Option::as_ref));
+    let found = fresh.of(&wanted);
     let inline = |change: &Change, wanted: bool, found: Option<Vec<u8>>| match found {
         Some(bytes) => Inline::Bytes(bytes),
         None if wanted => Inline::Unread,

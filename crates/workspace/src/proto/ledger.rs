@@ -613,9 +613,11 @@ pub fn in_order<T>(
     path: impl Fn(&T) -> &WorkspacePath,
     node: impl Fn(&T) -> Option<Node>,
 ) -> Vec<T> {
+    // Of use only where something goes.
+    let goes = changes.iter().any(|change| node(change).is_none());
     let solid: std::collections::BTreeSet<WorkspacePath> = changes
         .iter()
-        .filter(|change| node(change).is_some_and(|node| !node.is_directory()))
+        .filter(|change| goes && node(change).is_some_and(|node| !node.is_directory()))
         .map(|change| path(change).clone())
         .collect();
     let mut ranked: Vec<(u8, T)> = changes

@@ -91,6 +91,11 @@ impl WorkspacePath {
             .map(|(parent, _)| Self(parent.into()))
     }
 
+    /// Whether that is the folder it is in; `None` is the root.
+    pub fn is_in(&self, folder: Option<&Self>) -> bool {
+        self.0.rsplit_once('/').map(|(parent, _)| parent) == folder.map(Self::as_str)
+    }
+
     /// Its last component.
     pub fn name(&self) -> &str {
         self.0.rsplit_once('/').map_or(&*self.0, |(_, name)| name)
@@ -244,6 +249,8 @@ mod tests {
         assert!(range.contains(&"a/b".to_owned()) && range.contains(&"a/\u{10ffff}".to_owned()));
         assert!(!range.contains(&"a.txt".to_owned()) && !range.contains(&"ab".to_owned()));
         assert_eq!(path("a/b/c").ancestors(), [path("a"), path("a/b")]);
+        assert!(path("a/b/c").is_in(Some(&path("a/b"))) && path("a").is_in(None));
+        assert!(!path("a/b/c").is_in(Some(&path("a"))) && !path("a/b").is_in(None));
         assert_eq!(
             path("a/b/c").rebased(&path("a"), &path("z/y")),
             Some(path("z/y/b/c"))

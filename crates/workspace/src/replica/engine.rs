@@ -25,7 +25,7 @@ use crate::proto::replica::{
 use crate::proto::{ContentHash, Node, WorkspacePath};
 use crate::tree::seen;
 use crate::tree::{
-    Applied, Content, Fingerprint, Found, LiveTree, Look, Near, Problem, Seen, TreeError,
+    Applied, Content, Fingerprint, Found, LiveTree, Look, Near, New, Problem, Seen, TreeError,
 };
 use crate::watch::WatchMode;
 
@@ -457,28 +457,39 @@ impl Engine {
         let mut outcomes = Vec::with_capacity(items.len());
         let mut nodes = Vec::with_capacity(items.len());
         let mut near = Near::default();
-        for item in items {
-            let ApplyItem {
-                path,
-                sequence,
-                node,
-                content,
-            } = item;
-            let is_made = matches!(&content, ContentSource::Bytes(bytes)
-                if self.tree.create(&mut near, &path, node.as_ref(), bytes));
-            let outcome = if is_made {
-                ApplyOutcome::Done
-            } else {
-                // It may put another folder in the place of the one that is open.
-                near = Near::default();
-                self.apply_one(&path, node.as_ref(), content)
-                    .unwrap_or_else(|error| {
-                        self.failed(&error.to_string());
-                        ApplyOutcome::Blocked(error.to_string())
-                    })
-            };
-            outcomes.push((path, sequence, outcome));
-            nodes.push(node);
+        let mut items = items.into_iter().peekable();
+        while items.peek().is_some() {
+            let is_new = |item: &ApplyItem| as_new(item).is_some_and(|new| self.tree.is_new(&new));
+            let mut some: Vec<_> = std::iter::from_fn(|| items.next_if(is_new)).collect();
+            let new: Vec<New<'_>> = some.iter().filter_map(as_new).collect();
+            let mut made = self.tree.create_all(&new);
+            if some.is_empty() {
+                some.extend(items.next());
+                made.push(false);
+            }
+            for (item, is_made) in some.into_iter().zip(made) {
+                let is_made =
+                    is_made || as_new(&item).is_some_and(|new| self.tree.create(&mut near, &new));
+                let ApplyItem {
+                    path,
+                    sequence,
+                    node,
+                    content,
+                } = item;
+                let outcome = if is_made {
+                    ApplyOutcome::Done
+                } else {
+                    // It may put another folder in the place of the one that is open.
+                    near = Near::default();
+                    self.apply_one(&path, node.as_ref(), content)
+                        .unwrap_or_else(|error| {
+                            self.failed(&error.to_string());
+                            ApplyOutcome::Blocked(error.to_string())
+                        })
+                };
+                outcomes.push((path, sequence, outcome));
+                nodes.push(node);
+            }
         }
         let synced = self.tree.sync().map_err(ReplicaOpError::from);
         let tree = &self.tree;
@@ -734,6 +745,18 @@ impl Copied {
             Self::File(file) => Content::Temporary(file),
         }
     }
+}
+
+/// A change that may be a new file of which the content came along.
+fn as_new(item: &ApplyItem) -> Option<New<'_>> {
+    let (Some(node), ContentSource::Bytes(bytes)) = (&item.node, &item.content) else {
+        return None;
+    };
+    Some(New {
+        path: &item.path,
+        node,
+        bytes,
+    })
 }
 
 pub(super) fn local_change(found: Found) -> LocalChange {

@@ -237,21 +237,24 @@ impl LiveTree {
                 "a folder that it would be in is not a folder here".to_owned(),
             ));
         }
-        match self.root.put_folder(path, node.mode)? {
-            Replaced::Done(fingerprint) => {
-                self.see(
-                    path,
-                    Some(Seen {
-                        node: node.clone(),
-                        fingerprint,
-                    }),
-                );
-                Ok(Applied::Done)
-            }
-            Replaced::Changed | Replaced::InTheWay => {
-                Ok(Applied::InTheWay("it changed at this moment".to_owned()))
-            }
+        Ok(if self.put_folder(path, node)? {
+            Applied::Done
+        } else {
+            Applied::InTheWay("it changed at this moment".to_owned())
+        })
+    }
+
+    /// `false` when something else is there.
+    fn put_folder(&mut self, path: &WorkspacePath, node: &Node) -> io::Result<bool> {
+        let Some((fingerprint, is_made)) = self.root.put_folder(path, node.mode)? else {
+            return Ok(false);
+        };
+        let node = node.clone();
+        self.see(path, Some(Seen { node, fingerprint }));
+        if is_made {
+            self.folder_made(path);
         }
+        Ok(true)
     }
 
     /// Makes the folders that a path is in. They are not changes of this side:
@@ -273,19 +276,10 @@ impl LiveTree {
                     self.look_again(ancestor, std::time::Instant::now());
                     return Ok(false);
                 }
-                None => {
-                    let Replaced::Done(fingerprint) = self.root.put_folder(&ancestor, 0o755)?
-                    else {
-                        return Ok(false);
-                    };
-                    self.see(
-                        &ancestor,
-                        Some(Seen {
-                            node: Node::directory(0o755),
-                            fingerprint,
-                        }),
-                    );
+                None if !self.put_folder(&ancestor, &Node::directory(0o755))? => {
+                    return Ok(false);
                 }
+                None => {}
             }
         }
         Ok(true)

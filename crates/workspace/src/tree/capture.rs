@@ -85,12 +85,20 @@ pub(crate) const READ_AHEAD: usize = 256;
 /// Below this, threads cost more than they bring.
 const WORTH_THREADS: usize = 32;
 
-/// Reads small files of a folder with several threads; most of the time goes
-/// into system calls. What is not small or cannot be read is left out.
+/// How many threads can run at once. It takes a dozen system calls to find out.
+pub(super) fn cores() -> usize {
+    static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
+}
+
+/// Reads small files of a folder, this thread and others; most of the time goes
+/// into system calls. What is not small or cannot be read is left out. `busy` cores
+/// have something else to do.
 pub(crate) fn capture_ahead(
     folder: BorrowedFd<'_>,
     names: &[WorkspacePath],
     glimpsed: &HashMap<WorkspacePath, Stat>,
+    busy: usize,
     cas: &Cas,
 ) -> Vec<(WorkspacePath, Capture)> {
     let small = |path: &WorkspacePath| {
@@ -109,17 +117,25 @@ pub(crate) fn capture_ahead(
         };
         Some((path.clone(), captured))
     };
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if names.len() < WORTH_THREADS || threads < 2 {
+    if names.len() < WORTH_THREADS {
         return Vec::new();
     }
+    let threads = cores().saturating_sub(busy).clamp(1, 4);
+    let read = |share: &[WorkspacePath]| share.iter().filter_map(small).collect::<Vec<_>>();
+    let mut shares = names.chunks(names.len().div_ceil(threads));
+    let own = shares.next().unwrap_or_default();
     std::thread::scope(|scope| {
-        let shares: Vec<_> = names
-            .chunks(names.len().div_ceil(threads.min(4)))
-            .map(|share| scope.spawn(move || share.iter().filter_map(small).collect::<Vec<_>>()))
+        let others: Vec<_> = shares
+            .map(|share| scope.spawn(move || read(share)))
             .collect();
-        let done = shares.into_iter().filter_map(|share| share.join().ok());
-        done.flatten().collect()
+        let mut all = read(own);
+        all.extend(
+            others
+                .into_iter()
+                .filter_map(|share| share.join().ok())
+                .flatten(),
+        );
+        all
     })
 }
 

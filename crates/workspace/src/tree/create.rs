@@ -1,5 +1,6 @@
 //! New files, of which a first sync brings thousands: each is made without a name
-//! and given one once it is whole, and the folder that many go into is opened once.
+//! and given one once it is whole, the folder that many go into is opened once, and
+//! where there are many, several threads make them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,6 +9,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{self as sys, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::capture::cores;
 use super::live::LiveTree;
 use super::root::{Fingerprint, Replaced, Root, Unsynced};
 use super::seen::Seen;
@@ -19,42 +21,107 @@ use crate::proto::{Kind, Node, WorkspacePath};
 #[derive(Default)]
 pub(crate) struct Near(Option<(Option<WorkspacePath>, OwnedFd)>);
 
+/// A new file.
+#[derive(Clone, Copy)]
+pub(crate) struct New<'a> {
+    pub(crate) path: &'a WorkspacePath,
+    pub(crate) node: &'a Node,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// Files that a thread makes at least: below, it costs more than it brings.
+const SHARE: usize = 64;
+
 impl LiveTree {
+    /// Whether a path can be tried to [`create`](Self::create).
+    pub(crate) fn is_new(&self, new: &New<'_>) -> bool {
+        new.node.kind == Kind::File
+            && !self.seen.contains_key(new.path)
+            && self.root.makes_nameless()
+    }
+
+    /// Puts many new files in place, and says which of them. With the others it is as
+    /// with [`create`](Self::create).
+    pub(crate) fn create_all(&mut self, new: &[New<'_>]) -> Vec<bool> {
+        let root = &self.root;
+        let make = |share: &[New<'_>]| {
+            let (mut near, mut unsynced) = (Near::default(), Unsynced::default());
+            let made = share
+                .iter()
+                .map(|new| near.create(root, new, &mut unsynced))
+                .collect::<Vec<_>>();
+            (made, unsynced)
+        };
+        let threads = cores().min(4).min(new.len() / SHARE).max(1);
+        let mut shares = new.chunks(new.len().div_ceil(threads).max(1));
+        let own = shares.next().unwrap_or_default();
+        let done = std::thread::scope(|scope| {
+            let others: Vec<_> = shares
+                .map(|share| (share.len(), scope.spawn(move || make(share))))
+                .collect();
+            let mut done = vec![make(own)];
+            done.extend(others.into_iter().map(|(length, other)| {
+                // What a thread that panicked may have made is looked at.
+                let none = (vec![None; length], Unsynced::default());
+                other.join().unwrap_or(none)
+            }));
+            done
+        });
+        let mut results = Vec::with_capacity(new.len());
+        let mut all = new.iter();
+        for (made, unsynced) in done {
+            self.unsynced.join(unsynced);
+            for (new, fingerprint) in all.by_ref().zip(made) {
+                results.push(fingerprint.is_some());
+                if let Some(fingerprint) = fingerprint {
+                    self.made_new(new, fingerprint);
+                }
+            }
+        }
+        results
+    }
+
+    fn made_new(&mut self, new: &New<'_>, fingerprint: Fingerprint) {
+        let node = new.node.clone();
+        self.see(new.path, Some(Seen { node, fingerprint }));
+        self.file_made(new.path);
+    }
+
     /// Puts a file where nothing was seen. `false` when that is not so simple and
     /// nothing was done: [`apply`](Self::apply) finds out what is the matter.
-    pub(crate) fn create(
+    pub(crate) fn create(&mut self, near: &mut Near, new: &New<'_>) -> bool {
+        if !self.is_new(new) {
+            return false;
+        }
+        match near.create(&self.root, new, &mut self.unsynced) {
+            Some(fingerprint) => {
+                self.made_new(new, fingerprint);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl Near {
+    fn create(
         &mut self,
-        near: &mut Near,
-        path: &WorkspacePath,
-        node: Option<&Node>,
-        bytes: &[u8],
-    ) -> bool {
-        let Some(node) = node.filter(|node| node.kind == Kind::File) else {
-            return false;
-        };
-        if self.seen.contains_key(path) || !self.root.makes_nameless() {
-            return false;
+        root: &Root,
+        new: &New<'_>,
+        unsynced: &mut Unsynced,
+    ) -> Option<Fingerprint> {
+        let New { path, node, bytes } = *new;
+        let is_near = |(folder, _): &(Option<WorkspacePath>, OwnedFd)| path.is_in(folder.as_ref());
+        if !self.0.as_ref().is_some_and(is_near) {
+            let parent = path.parent();
+            let folder = root.folder(parent.as_ref()).ok()?;
+            self.0 = Some((parent, folder));
         }
-        let parent = path.parent();
-        if near.0.as_ref().is_none_or(|(folder, _)| *folder != parent) {
-            let Ok(folder) = self.root.folder(parent.as_ref()) else {
-                return false;
-            };
-            near.0 = Some((parent, folder));
+        let (_, folder) = self.0.as_ref()?;
+        match root.create(folder.as_fd(), path.name(), node, bytes, unsynced) {
+            Ok(Replaced::Done(fingerprint)) => Some(fingerprint),
+            _ => None,
         }
-        let Some((_, folder)) = &near.0 else {
-            return false;
-        };
-        let (folder, name) = (folder.as_fd(), path.name());
-        let made = self
-            .root
-            .create(folder, name, node, bytes, &mut self.unsynced);
-        let Ok(Replaced::Done(fingerprint)) = made else {
-            return false;
-        };
-        let node = node.clone();
-        self.see(path, Some(Seen { node, fingerprint }));
-        true
     }
 }
 

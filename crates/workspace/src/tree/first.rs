@@ -11,14 +11,17 @@ use super::live::{LiveTree, Looking, Sight};
 use crate::content::Cas;
 use crate::proto::WorkspacePath;
 
-/// How much is found before it is handed on: entries, and bytes of small files.
-const PART: usize = 1_024;
+/// How much is found before it is handed on: entries, and bytes of small files. The
+/// first parts have fewer entries, because somebody may be waiting for them.
+const FIRST_PART: usize = 128;
+const DOUBLED: u32 = 3;
 const PART_BYTES: usize = 4 << 20;
 
 /// How far a first look has come.
 #[derive(Default)]
 pub(crate) struct FirstLook {
-    begun: bool,
+    /// Parts that were handed on.
+    parts: u32,
     /// The last one is gone on with. What is in a folder comes after it.
     folders: Vec<Folder>,
 }
@@ -36,7 +39,10 @@ impl LiveTree {
         cas: &Cas,
     ) -> Result<Option<Sight>, TreeError> {
         let mut looking = Looking::later();
-        if !std::mem::replace(&mut first.begun, true) {
+        let part = FIRST_PART << first.parts.min(DOUBLED);
+        let is_first = first.parts == 0;
+        first.parts = first.parts.saturating_add(1);
+        if is_first {
             if !self.root.is_in_place() {
                 return Err(TreeError::Gone {
                     path: self.root.path().to_owned(),
@@ -50,7 +56,7 @@ impl LiveTree {
             return Ok(None);
         }
         let (mut counted, mut bytes) = (0, 0);
-        while counted < PART && bytes < PART_BYTES {
+        while counted < part && bytes < PART_BYTES {
             let (folder, mut children) = match first.folders.pop() {
                 Some(Folder::Open(folder, children)) => (folder, children),
                 Some(Folder::Closed(path)) => {

@@ -10,6 +10,7 @@ use ignore::gitignore::Gitignore;
 use rustix::fs::{self as sys, AtFlags, Stat};
 
 use super::capture::{Capture, Captured, READ_AHEAD, capture_ahead, capture_in};
+use super::made::Made;
 use super::renames::paired;
 use super::root::{self, Fingerprint, Root, Unsynced};
 use super::rules::IGNORE_FILE;
@@ -62,7 +63,9 @@ pub(crate) struct LiveTree {
     pub(super) seen: BTreeMap<WorkspacePath, Seen>,
     by_inode: HashMap<u64, WorkspacePath>,
     pub(super) unsynced: Unsynced,
-    watcher: Option<Watcher>,
+    pub(super) watcher: Option<Watcher>,
+    /// Names whose making is about to be told, and is nothing new.
+    pub(super) made: Made,
     mode: WatchMode,
     unsettled: Unsettled,
     pub(super) look_everywhere: bool,
@@ -85,6 +88,7 @@ impl LiveTree {
             by_inode: HashMap::new(),
             unsynced: Unsynced::default(),
             watcher: None,
+            made: Made::default(),
             mode: WatchMode::Polling {
                 reason: "it was not started yet".to_owned(),
             },
@@ -123,6 +127,7 @@ impl LiveTree {
         let reason = error.advice(watched);
         tracing::warn!(root = %self.root.path().display(), "{reason}");
         self.watcher = None;
+        self.made = Made::default();
         self.mode = WatchMode::Polling { reason };
         self.look_everywhere = true;
     }
@@ -235,9 +240,15 @@ impl LiveTree {
             return Ok(Vec::new());
         };
         let events = watcher.read()?;
-        self.look_everywhere |= events.overflow;
+        if events.overflow {
+            self.look_everywhere = true;
+            self.made = Made::default();
+        }
         let now = Instant::now();
         for event in events.events {
+            if self.made.takes(&event) {
+                continue;
+            }
             if event.path.as_str() == IGNORE_FILE {
                 // Before anything that was made after it is looked at.
                 self.read_ignore_file();
@@ -608,7 +619,9 @@ impl LiveTree {
         let is_new =
             |path: &&WorkspacePath| !self.seen.contains_key(*path) && !self.is_ignored(path, false);
         let new: Vec<WorkspacePath> = some.iter().filter(is_new).cloned().collect();
-        let captured = capture_ahead(folder, &new, &self.glimpsed, cas);
+        // While a first look goes on, what it found is being recorded.
+        let busy = usize::from(looking.later.is_some());
+        let captured = capture_ahead(folder, &new, &self.glimpsed, busy, cas);
         looking.captured.extend(captured);
         for child in some {
             let captured = looking.captured.remove(child);

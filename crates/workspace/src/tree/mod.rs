@@ -5,6 +5,7 @@ mod capture;
 mod create;
 mod first;
 mod live;
+mod made;
 mod renames;
 mod root;
 mod rules;
@@ -14,7 +15,7 @@ pub use root::Fingerprint;
 pub use seen::Seen;
 
 pub(crate) use apply::{Applied, Content};
-pub(crate) use create::Near;
+pub(crate) use create::{Near, New};
 pub(crate) use first::FirstLook;
 pub(crate) use live::{Found, LiveTree, Look};
 pub(crate) use root::{Root, Temporary};

@@ -485,21 +485,27 @@ impl Root {
         }
     }
 
-    /// Makes a directory, or gives an existing one these permission bits.
-    pub(crate) fn put_folder(&self, path: &WorkspacePath, mode: u32) -> io::Result<Replaced> {
+    /// Makes a directory, or gives an existing one these permission bits. `None`
+    /// when something else is there; otherwise how it looks, and whether it was made.
+    pub(super) fn put_folder(
+        &self,
+        path: &WorkspacePath,
+        mode: u32,
+    ) -> io::Result<Option<(Fingerprint, bool)>> {
         let parent = self.parent(path)?;
-        match sys::mkdirat(&parent, path.name(), Mode::from_raw_mode(mode)) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let is_made = match sys::mkdirat(&parent, path.name(), Mode::from_raw_mode(mode)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(errno) => return Err(errno.into()),
-        }
+        };
         let stat = sys::statat(&parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)?;
         if kind(&stat) != Some(Kind::Directory) {
-            return Ok(Replaced::Changed);
+            return Ok(None);
         }
         if stat.st_mode & 0o777 != mode {
             self.set_mode(path, mode)?;
         }
-        Ok(Replaced::Done(Fingerprint::of(&stat)))
+        Ok(Some((Fingerprint::of(&stat), is_made)))
     }
 
     /// Sets permission bits without following a symlink; says what it looks like then.
@@ -554,6 +560,9 @@ enum Swap {
     InTheWay,
 }
 
+/// From here on one call for the whole file system beats many for single files.
+const UNSYNCED: usize = 16;
+
 /// Files that were put in place and may not survive a power cut yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unsynced {
@@ -567,13 +576,20 @@ impl Unsynced {
             return;
         }
         match file.map(|file| file.as_fd().try_clone_to_owned()) {
-            // One call for the whole file system beats many for single files.
-            Some(Ok(file)) if self.files.len() < 16 => self.files.push(file),
+            Some(Ok(file)) if self.files.len() < UNSYNCED => self.files.push(file),
             Some(_) => {
                 self.overflow = true;
                 self.files.clear();
             }
             None => {}
+        }
+    }
+
+    pub(super) fn join(&mut self, other: Self) {
+        self.files.extend(other.files);
+        self.overflow |= other.overflow || self.files.len() > UNSYNCED;
+        if self.overflow {
+            self.files.clear();
         }
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Event {
     pub(crate) path: WorkspacePath,
     pub(crate) happening: Happening,
     pub(crate) is_folder: bool,
+    /// Whether the name was not there before.
+    pub(crate) is_made: bool,
     /// What both names of a rename have in common.
     pub(crate) rename: Option<u32>,
 }
@@ -140,6 +142,12 @@ impl Watcher {
         self.add(absolute, Watched::Folder(folder.clone()))
     }
 
+    /// Whether what happens to a path is told.
+    pub(crate) fn watches_folder_of(&self, path: &WorkspacePath) -> bool {
+        let folder = path.as_str().rsplit_once('/');
+        folder.is_none_or(|(folder, _)| self.folders.contains_key(folder))
+    }
+
     pub(crate) fn watched(&self) -> usize {
         self.by_descriptor.len()
     }
@@ -254,6 +262,7 @@ impl Watcher {
             path,
             happening,
             is_folder,
+            is_made: flags.contains(ReadFlags::CREATE),
             rename: (cookie != 0).then_some(cookie),
         });
     }

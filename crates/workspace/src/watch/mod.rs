@@ -12,7 +12,7 @@
 mod inotify;
 mod settle;
 
-pub(crate) use inotify::{Happening, WatchError, Watcher};
+pub(crate) use inotify::{Event, Happening, WatchError, Watcher};
 pub(crate) use settle::Unsettled;
 
 /// How changes are noticed.

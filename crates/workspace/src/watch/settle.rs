@@ -125,6 +125,7 @@ mod tests {
             path: WorkspacePath::parse(path).unwrap(),
             happening,
             is_folder: false,
+            is_made: false,
             rename: None,
         }
     }

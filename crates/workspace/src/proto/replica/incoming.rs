@@ -273,8 +273,7 @@ impl ReplicaCore {
         if incoming.announced {
             self.outstanding.insert(incoming.sequence);
         }
-        self.incoming.insert(path.clone(), incoming);
-        self.resolve(&path);
+        self.place(path, incoming);
     }
 
     fn drop_sequence(&mut self, incoming: &Incoming) {
@@ -310,17 +309,20 @@ impl ReplicaCore {
 
     /// Finds out how a change gets its content, or what it has to wait for.
     fn resolve(&mut self, path: &WorkspacePath) {
-        let Some(mut incoming) = self.take_incoming(path) else {
-            return;
-        };
-        let is_pending = self.pending.contains_key(path);
+        if let Some(incoming) = self.take_incoming(path) {
+            self.place(path.clone(), incoming);
+        }
+    }
+
+    fn place(&mut self, path: WorkspacePath, mut incoming: Incoming) {
+        let is_pending = self.pending.contains_key(&path);
         incoming.state = match incoming.state {
             State::Applying => State::Applying,
             _ if is_pending => State::Deferred,
             State::Ready(source) => State::Ready(source),
-            State::Unresolved { local: false } => self.fetch(path, incoming.node.as_ref()),
+            State::Unresolved { local: false } => self.fetch(&path, incoming.node.as_ref()),
             State::Unresolved { .. } | State::Deferred | State::Fetching | State::Blocked => {
-                self.locate(path, incoming.node.as_ref())
+                self.locate(&path, incoming.node.as_ref())
             }
         };
         if let State::Ready(source) = &incoming.state {
@@ -329,7 +331,7 @@ impl ReplicaCore {
                 self.ready_bytes += bytes.len();
             }
         }
-        self.incoming.insert(path.clone(), incoming);
+        self.incoming.insert(path, incoming);
     }
 
     fn locate(&mut self, path: &WorkspacePath, node: Option<&Node>) -> State {
@@ -465,7 +467,14 @@ impl ReplicaCore {
     }
 
     pub(super) fn drive_apply(&mut self) {
-        if self.applying || self.ready.is_empty() {
+        let is_whole = self.ready.len() >= APPLY_AT_ONCE || self.ready_bytes >= APPLY_BYTES;
+        let may_apply = match self.applying {
+            0 => !self.ready.is_empty(),
+            // It waits there, so that nobody waits for it.
+            1 => is_whole,
+            _ => false,
+        };
+        if !may_apply {
             return;
         }
         let mut items = Vec::new();
@@ -499,13 +508,13 @@ impl ReplicaCore {
         {
             items = in_order(items, |item| &item.path, |item| item.node.clone());
         }
-        self.applying = true;
+        self.applying += 1;
         self.effects.push_back(ReplicaEffect::Apply(items));
     }
 
     /// Changes were put in place, or not.
     pub fn applied(&mut self, now: Duration, outcomes: Vec<(WorkspacePath, u64, ApplyOutcome)>) {
-        self.applying = false;
+        self.applying = self.applying.saturating_sub(1);
         let mut progress = false;
         for (path, sequence, outcome) in outcomes {
             let Some(mut incoming) = self.incoming.remove(&path) else {

@@ -300,7 +300,8 @@ pub struct ReplicaCore {
     ready_bytes: usize,
     outstanding: BTreeSet<u64>,
     fetching: HashMap<ContentHash, Vec<WorkspacePath>>,
-    applying: bool,
+    /// Batches that are being put in place.
+    applying: usize,
     journal: BTreeMap<u64, Journalled>,
     pending: HashMap<WorkspacePath, Pending>,
     /// Paths that hold a refused write, until the master's version takes them.
@@ -348,7 +349,7 @@ impl ReplicaCore {
             ready_bytes: 0,
             outstanding: BTreeSet::new(),
             fetching: HashMap::new(),
-            applying: false,
+            applying: 0,
             journal: BTreeMap::new(),
             pending: HashMap::new(),
             refused: HashSet::new(),

@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::tree::Near;
+use crate::tree::{Applied, Content, Near, New};
 
 struct Folder {
     home: tempfile::TempDir,
@@ -191,8 +191,118 @@ impl Folder {
     fn create(&mut self, near: &mut Near, path: &str, bytes: &[u8]) -> bool {
         let path = WorkspacePath::parse(path).unwrap();
         let node = Node::file(0o640, bytes);
-        self.tree.create(near, &path, Some(&node), bytes)
+        let new = New {
+            path: &path,
+            node: &node,
+            bytes,
+        };
+        self.tree.create(near, &new)
     }
+
+    /// Makes a folder, as the other side says.
+    fn make_folder(&mut self, path: &str) {
+        let path = WorkspacePath::parse(path).unwrap();
+        let node = Node::directory(0o755);
+        let applied = self
+            .tree
+            .apply(&path, Some(&node), Content::Keep, &self.cas);
+        assert!(matches!(applied, Ok(Applied::Done)));
+    }
+
+    /// How many paths the kernel's events want to be looked at.
+    fn told(&mut self) -> usize {
+        self.tree.read_events().unwrap();
+        self.tree.unsettled_len()
+    }
+}
+
+#[test]
+fn what_is_made_here_is_watched_at_once_and_not_looked_at_again() {
+    let mut folder = Folder::with(&[]);
+    let mut near = Near::default();
+    folder.make_folder("d");
+    folder.make_folder("d/sub");
+    assert!(folder.create(&mut near, "d/f", b"f"));
+    assert!(folder.create(&mut near, "d/sub/g", b"g"));
+    assert_eq!(folder.told(), 0);
+    fs::write(folder.at("d/sub/h"), "by somebody").unwrap();
+    fs::write(folder.at("d/f"), "other").unwrap();
+    assert_eq!(folder.everything(), ["write d/f", "write d/sub/h"]);
+}
+
+#[test]
+fn what_somebody_does_to_a_name_that_was_made_here_is_found() {
+    let mut folder = Folder::with(&[]);
+    let mut near = Near::default();
+    folder.make_folder("d");
+    // Before its event was read: a link has no other event than that it was made.
+    assert!(folder.create(&mut near, "d/f", b"f"));
+    fs::remove_file(folder.at("d/f")).unwrap();
+    std::os::unix::fs::symlink("x", folder.at("d/f")).unwrap();
+    assert_eq!(folder.everything(), ["write d/f"]);
+    // And long after.
+    assert!(folder.create(&mut near, "d/g", b"g"));
+    assert_eq!(folder.told(), 0);
+    fs::remove_file(folder.at("d/g")).unwrap();
+    std::os::unix::fs::symlink("x", folder.at("d/g")).unwrap();
+    assert_eq!(folder.everything(), ["write d/g"]);
+    // Or in another folder of that name, into which nothing was put.
+    assert!(folder.create(&mut near, "d/h", b"h"));
+    folder.rename("d", "e");
+    assert!(folder.create(&mut near, "d/i", b"i"));
+    folder.everything();
+    fs::create_dir(folder.at("d")).unwrap();
+    folder.everything();
+    std::os::unix::fs::symlink("x", folder.at("d/i")).unwrap();
+    assert_eq!(folder.everything(), ["write d/i"]);
+}
+
+#[test]
+fn what_was_put_into_a_folder_before_it_was_watched_is_found() {
+    let mut folder = Folder::with(&[]);
+    fs::create_dir(folder.at("d")).unwrap();
+    fs::write(folder.at("d/early"), "by somebody").unwrap();
+    // As if it had been made here, and somebody had been faster than the watch.
+    let path = WorkspacePath::parse("d").unwrap();
+    folder.tree.folder_made(&path);
+    assert_eq!(folder.everything(), ["write d", "write d/early"]);
+}
+
+#[test]
+fn many_new_files_are_made_at_once_and_take_nobodys_place() {
+    let mut folder = Folder::with(&["a/0"]);
+    folder.make_folder("b");
+    let paths: Vec<_> = (0..400)
+        .map(|n| format!("{}/{n}", ["a", "b", "none"][n / 160]))
+        .map(|path| WorkspacePath::parse(&path).unwrap())
+        .collect();
+    fs::write(folder.at("b/200"), "mine").unwrap();
+    let node = |path: &WorkspacePath| Node::file(0o644, path.as_str().as_bytes());
+    let nodes: Vec<_> = paths.iter().map(node).collect();
+    let new: Vec<_> = paths
+        .iter()
+        .zip(&nodes)
+        .map(|(path, node)| New {
+            path,
+            node,
+            bytes: path.as_str().as_bytes(),
+        })
+        .collect();
+    let made = folder.tree.create_all(&new);
+    assert_eq!(made.len(), 400);
+    for (new, made) in new.iter().zip(made) {
+        let path = new.path.as_str();
+        // What is there already, and what has no folder.
+        let expected = path != "a/0" && path != "b/200" && !path.starts_with("none");
+        assert_eq!(made, expected, "{path}");
+        if made {
+            assert_eq!(fs::read(folder.at(path)).unwrap(), path.as_bytes());
+            assert_eq!(folder.tree.seen(new.path).unwrap().node, *new.node);
+        }
+    }
+    assert_eq!(fs::read(folder.at("b/200")).unwrap(), b"mine");
+    assert_eq!(folder.told(), 1);
+    assert_eq!(folder.everything(), ["write b/200"]);
 }
 
 #[test]
