@@ -71,7 +71,7 @@ impl LiveTree {
         let mut all = new.iter();
         for (made, unsynced) in done {
             self.unsynced.join(unsynced);
-            for (new, fingerprint) in all.by_ref().zip(made) {
+            for (fingerprint, new) in made.into_iter().zip(all.by_ref()) {
                 results.push(fingerprint.is_some());
                 if let Some(fingerprint) = fingerprint {
                     self.made_new(new, fingerprint);
