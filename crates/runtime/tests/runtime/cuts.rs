@@ -186,14 +186,6 @@ async fn an_attach_without_a_cursor_starts_with_the_running_turn() {
     daemon.stop().await;
 }
 
-/// The turn that a stream started.
-fn turn_of(events: &[StreamEvent]) -> Option<u64> {
-    events.iter().find_map(|event| match &event.event {
-        Some(Event::Start(start)) => start.turn,
-        _ => None,
-    })
-}
-
 fn ends(events: &[StreamEvent]) -> usize {
     let is_end = |event: &&StreamEvent| matches!(event.event, Some(Event::End(_)));
     events.iter().filter(is_end).count()
