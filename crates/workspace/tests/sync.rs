@@ -234,6 +234,37 @@ async fn a_replica_older_than_the_history_compares_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_large_folder_goes_with_a_full_comparison_and_does_not_come_back() {
+    let host = Host::new().await;
+    let dir = host.dir();
+    fs::create_dir(dir.join("many")).unwrap();
+    for n in 0..1_100 {
+        fs::write(dir.join(format!("many/{n}")), n.to_string()).unwrap();
+    }
+    let one = host.mirror("one").await;
+    one.agree().await;
+    one.stop().await;
+    fs::remove_dir_all(dir.join("many")).unwrap();
+    host.workspace.flush().await.unwrap();
+    fs::write(dir.join("new"), "new").unwrap();
+    host.workspace.flush().await.unwrap();
+    host.workspace
+        .prune(PrunePolicy {
+            larger_than: Some(0),
+            ..PrunePolicy::default()
+        })
+        .await
+        .unwrap();
+    let current = host.workspace.sequence();
+    let one = Mirror::start(host.home.path(), "one").await;
+    one.agree().await;
+    one.agree().await;
+    assert_eq!(tree(&dir), tree(&one.dir));
+    assert!(!dir.join("many").exists());
+    assert_eq!(host.workspace.sequence(), current);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn everything_survives_a_restart_of_either_side() {
     let host = Host::new().await;
     let one = host.mirror("one").await;

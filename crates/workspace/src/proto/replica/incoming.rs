@@ -1,5 +1,6 @@
 //! Changes of the master on their way into the replica's tree.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::{
@@ -289,7 +290,9 @@ impl ReplicaCore {
     }
 
     fn unready(&mut self, incoming: &Incoming, path: &WorkspacePath) {
-        if self.ready.remove(&(incoming.sequence, path.clone()))
+        if self
+            .ready
+            .remove(&(incoming.sequence, Reverse(path.clone())))
             && let State::Ready(ContentSource::Bytes(bytes)) = &incoming.state
         {
             self.ready_bytes = self.ready_bytes.saturating_sub(bytes.len());
@@ -326,7 +329,8 @@ impl ReplicaCore {
             }
         };
         if let State::Ready(source) = &incoming.state {
-            self.ready.insert((incoming.sequence, path.clone()));
+            self.ready
+                .insert((incoming.sequence, Reverse(path.clone())));
             if let ContentSource::Bytes(bytes) = source {
                 self.ready_bytes += bytes.len();
             }
@@ -480,7 +484,7 @@ impl ReplicaCore {
         let mut items = Vec::new();
         let mut bytes = 0;
         while items.len() < APPLY_AT_ONCE && bytes < APPLY_BYTES {
-            let Some((sequence, path)) = self.ready.pop_first() else {
+            let Some((sequence, Reverse(path))) = self.ready.pop_first() else {
                 break;
             };
             let Some(incoming) = self.incoming.get_mut(&path) else {

@@ -15,6 +15,7 @@ mod outgoing;
 
 pub use outgoing::bases_after;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -296,7 +297,9 @@ pub struct ReplicaCore {
     by_hash: HashMap<ContentHash, BTreeSet<WorkspacePath>>,
     incoming: HashMap<WorkspacePath, Incoming>,
     superseding: HashMap<WorkspacePath, Incoming>,
-    ready: BTreeSet<(u64, WorkspacePath)>,
+    /// What can be put in place. Removals of a full comparison share one sequence: what
+    /// is in a folder goes before it, in whatever batch.
+    ready: BTreeSet<(u64, Reverse<WorkspacePath>)>,
     ready_bytes: usize,
     outstanding: BTreeSet<u64>,
     fetching: HashMap<ContentHash, Vec<WorkspacePath>>,
