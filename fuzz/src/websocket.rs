@@ -27,7 +27,11 @@ pub fn websocket(data: &[u8]) {
 /// A hostile stream in pieces ends as it does in one piece.
 fn cuts_do_not_matter(role: Role, limit: usize, cuts: &[u8], stream: &[u8]) {
     let whole = assemble(role, limit, &[], stream);
-    assert_eq!(whole, assemble(role, limit, cuts, stream), "the cuts changed the outcome");
+    assert_eq!(
+        whole,
+        assemble(role, limit, cuts, stream),
+        "the cuts changed the outcome"
+    );
     let mut carried = 0;
     for received in &whole.0 {
         let (len, most) = match received {
@@ -99,7 +103,10 @@ fn assemble(
             }
         }
         let missing = assembler.missing(arrived.len());
-        assert!(missing <= limit.max(125), "memory for what is over the limit");
+        assert!(
+            missing <= limit.max(125),
+            "memory for what is over the limit"
+        );
         assert!(missing == 0 || assembler.is_inside(arrived.len()));
     }
     (received, None)

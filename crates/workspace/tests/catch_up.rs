@@ -1,5 +1,7 @@
 //! The master's answer to a replica that asks for a catch-up, without I/O.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use std::time::Duration;
 
 use quintet_workspace::proto::master::{MasterEffect, MasterSession};

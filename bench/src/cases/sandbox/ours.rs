@@ -16,7 +16,8 @@ use quintet_control::wire::{ExecMsg, WorkerList};
 use quintet_control::{Client as _, UnixClient};
 use quintet_framing::ws::{Refusal, accept_socket};
 use quintet_sandbox::hub::{
-    AuthError, ExecOutcome, ExecRequest, Hub, HubSettings, NoObserver, PeerInfo, ShellEvent, TerminalSize, UploadRequest, WorkerAuth, WorkerStatus,
+    AuthError, ExecOutcome, ExecRequest, Hub, HubSettings, NoObserver, PeerInfo, ShellEvent,
+    TerminalSize, UploadRequest, WorkerAuth, WorkerStatus,
 };
 use quintet_sandbox::proto::{MAX_MESSAGE, negotiate};
 use tempfile::TempDir;

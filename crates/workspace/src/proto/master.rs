@@ -336,8 +336,8 @@ impl MasterSession {
         self.unacked_bytes = 0;
         self.window_full_since = None;
         // What of the last answer was not sent yet comes again in this one.
-        let is_answer = |message: &WireMessage| matches!(message, WireMessage::Notification { .. });
-        self.out.retain(|message| !is_answer(message));
+        self.out
+            .retain(|message| !matches!(message, WireMessage::Notification { .. }));
         for barrier in &mut self.barriers {
             barrier.owed = true;
         }
@@ -556,12 +556,9 @@ impl MasterSession {
             self.phase = Phase::Behind;
             return Some(self.heartbeat(now, ledger));
         }
-        let periodic = match self.phase {
-            // Another heartbeat could be taken for the end of what it asks for.
-            Phase::Idle | Phase::Behind | Phase::CatchingUp { .. } => false,
-            // Between notifications a heartbeat ahead of them would be a gap.
-            Phase::Live => !self.announcing && self.cursor == ledger.current(),
-        };
+        // Elsewhere it could be taken for the end of a catch-up, or for a gap ahead of notifications.
+        let is_live = self.phase == Phase::Live;
+        let periodic = is_live && !self.announcing && self.cursor == ledger.current();
         if now >= self.next_heartbeat {
             if periodic {
                 return Some(self.heartbeat(now, ledger));
