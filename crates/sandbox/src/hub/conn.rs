@@ -86,6 +86,15 @@ struct Routes {
     requests: HashMap<String, mpsc::Sender<WorkerToHub>>,
 }
 
+impl Routes {
+    fn end(&mut self, closed: bool) {
+        self.closed = closed;
+        self.ended += 1;
+        self.streams.clear();
+        self.requests.clear();
+    }
+}
+
 #[derive(Debug, Clone)]
 struct StreamRoute {
     /// Unbounded in type only: what may be in it is bounded by the credit in `receive`.
@@ -223,20 +232,19 @@ impl Conn {
         }
     }
 
-    /// Cancels what runs for this hub, whose worker nobody reaches any more.
+    /// Cancels what runs for this hub, whose worker nobody reaches any more, and ends every route:
+    /// who waits is told why it ended, and not the worker's answer to that.
     pub(super) fn cancel_streams(&self) {
-        for stream in self.routes().streams.keys() {
+        let mut routes = self.routes();
+        for stream in routes.streams.keys() {
             self.0.link.urgent(*stream, Body::Cancel);
         }
+        routes.end(true);
     }
 
     /// Ends every route: the connection is gone, or its worker is no longer registered.
     pub(super) fn drop_routes(&self, closed: bool) {
-        let mut routes = self.routes();
-        routes.closed = closed;
-        routes.ended += 1;
-        routes.streams.clear();
-        routes.requests.clear();
+        self.routes().end(closed);
     }
 
     // ---- v1 ----
