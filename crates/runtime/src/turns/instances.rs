@@ -183,10 +183,19 @@ impl Instances {
     }
 
     /// Ends an instance's process for good.
-    pub(crate) async fn retire(&self, agent_id: &AgentId, reason: &str) {
-        self.inner.door.forget(agent_id);
-        self.inner.supervisor.close(agent_id, reason).await;
-        self.workspaces().remove(agent_id);
+    ///
+    /// Its key is dead when this returns; what is to be awaited takes as long as its process does.
+    pub(crate) fn retire(
+        &self,
+        agent_id: AgentId,
+        reason: &'static str,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        self.inner.door.forget(&agent_id);
+        let this = self.clone();
+        async move {
+            this.inner.supervisor.close(&agent_id, reason).await;
+            this.workspaces().remove(&agent_id);
+        }
     }
 
     /// Every configured agent, and its instances.

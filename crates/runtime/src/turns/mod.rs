@@ -240,10 +240,9 @@ impl Coordinator {
                 .write(move |tx| sessions::close(tx, session, &reason))
                 .await?;
         }
-        let instances = self.inner.instances.clone();
-        self.inner.tasks.spawn(async move {
-            instances.retire(&found.agent_id().into(), "user").await;
-        });
+        let instances = &self.inner.instances;
+        let retired = instances.retire(found.agent_id().into(), "user");
+        self.inner.tasks.spawn(retired);
         Ok(())
     }
 
@@ -261,7 +260,7 @@ impl Coordinator {
                 let instances = &this.inner.instances;
                 // It may have been put back meanwhile.
                 if !instances.knows(agent_of(&agent_id)) {
-                    instances.retire(&agent_id, "reload").await;
+                    instances.retire(agent_id, "reload").await;
                 }
             });
         }
