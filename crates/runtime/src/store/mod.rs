@@ -421,6 +421,29 @@ mod tests {
         );
     }
 
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn after_a_crowd_the_first_one_back_waits_for_the_others_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        // The thread is held by the first, so that the next two share a commit.
+        let held = db.write_in_order(
+            move |tx| {
+                released.recv().expect("the test goes on");
+                tx.append(entry("x"))
+            },
+            &TaskTracker::new(),
+        );
+        let one = db.start_append(vec![entry("x")]).await.expect("room");
+        let two = db.start_append(vec![entry("x")]).await.expect("room");
+        release.send(()).expect("the first waits");
+        held.durable().await.expect("durable");
+        one.durable().await.expect("durable");
+        two.durable().await.expect("durable");
+        assert_eq!(committing_thread(&db).await.as_deref(), Some("quintet-db"));
+        assert_ne!(committing_thread(&db).await.as_deref(), Some("quintet-db"));
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn who_writes_on_and_on_can_be_stopped() {
         let folder = tempfile::tempdir().expect("a folder");

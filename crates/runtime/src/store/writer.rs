@@ -2,10 +2,11 @@
 //!
 //! Whoever writes while nobody else does commits by itself, on its own thread: handing the job to
 //! another one and being woken again takes about half as long as the sync does. Everybody else
-//! hands the job to the thread of the database, which takes all that wait with one commit.
+//! hands the job to the thread of the database, which takes all that wait with one commit. So do
+//! those who wrote at once a moment ago: the first one back would else commit without the others.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -188,6 +189,8 @@ pub(super) struct Writer {
     jobs: mpsc::Sender<Job>,
     /// Jobs that were handed to the thread and are not committed yet: nobody overtakes them.
     waiting: Arc<AtomicUsize>,
+    /// Whether the thread's last commit was of several jobs, whose callers are about to come back.
+    crowded: Arc<AtomicBool>,
     /// Held for one transaction. A thread waits for it; a task only ever tries.
     transactions: Arc<Mutex<Transactions>>,
 }
@@ -199,16 +202,18 @@ impl Writer {
         let writer = Self {
             jobs,
             waiting: Arc::default(),
+            crowded: Arc::default(),
             transactions: Arc::new(Mutex::new(Transactions {
                 connection,
                 tail,
                 head,
             })),
         };
-        let (waiting, transactions) = (writer.waiting.clone(), writer.transactions.clone());
+        let (waiting, crowded) = (writer.waiting.clone(), writer.crowded.clone());
+        let transactions = writer.transactions.clone();
         std::thread::Builder::new()
             .name("quintet-db".into())
-            .spawn(move || commit_what_waits(queue, &waiting, &transactions))
+            .spawn(move || commit_what_waits(queue, &waiting, &crowded, &transactions))
             .expect("the system can start a thread");
         writer
     }
@@ -244,7 +249,8 @@ impl Writer {
     }
 
     /// Commits `job` on this thread, or gives it back: where somebody else commits, where jobs wait
-    /// that came first, and on a runtime of one thread, where all other tasks would wait for the disk.
+    /// that came first, where several wrote at once, and on a runtime of one thread, where all other
+    /// tasks would wait for the disk.
     fn run_here(&self, job: Job) -> Option<Job> {
         let has_more_threads = Handle::try_current()
             .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
@@ -254,7 +260,7 @@ impl Writer {
         let Ok(mut transactions) = self.transactions.try_lock() else {
             return Some(job);
         };
-        if self.waiting.load(Ordering::Acquire) > 0 {
+        if self.waiting.load(Ordering::Acquire) > 0 || self.crowded.load(Ordering::Relaxed) {
             return Some(job);
         }
         // Another thread goes on with this one's tasks meanwhile.
@@ -268,6 +274,7 @@ impl Writer {
 fn commit_what_waits(
     mut queue: mpsc::Receiver<Job>,
     waiting: &AtomicUsize,
+    crowded: &AtomicBool,
     transactions: &Mutex<Transactions>,
 ) {
     let mut group = Vec::with_capacity(MAX_GROUP);
@@ -289,6 +296,7 @@ fn commit_what_waits(
         }
         let count = group.len();
         callers.are_back(count);
+        crowded.store(count > 1, Ordering::Relaxed);
         let answers = transactions.commit(group.drain(..));
         // Before the answers: a lone caller that comes right back finds nobody before it.
         waiting.fetch_sub(count, Ordering::AcqRel);
