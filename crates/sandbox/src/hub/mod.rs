@@ -10,7 +10,6 @@
 //! [`HubSettings::slow_reader`] and loses its stream.
 
 pub mod auth;
-mod behind;
 mod conn;
 mod exec;
 mod folders;

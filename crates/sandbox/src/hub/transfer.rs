@@ -4,10 +4,12 @@ use std::io::SeekFrom;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeek, AsyncSeekExt as _, BufReader};
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncSeek, AsyncSeekExt as _, AsyncWriteExt as _, BufReader,
+    BufWriter,
+};
 use tokio::time::Instant;
 
-use super::behind::WriteBehind;
 use super::conn::{Conn, HubStream, StreamEvent, V1Route};
 use super::observer::{Direction, HubEvent, Receipt};
 use super::{Hub, RequestError, failure};
@@ -20,6 +22,9 @@ pub(super) const WINDOW: u32 = 4 * 1024 * 1024;
 
 /// Reads ahead of an upload, so that the file system is asked seldom.
 const READ_AHEAD: usize = 512 * 1024;
+
+/// Gathers a download for the same reason.
+const WRITE_BEHIND: usize = 512 * 1024;
 
 /// Attempts at one transfer, each of which must have moved bytes or found its worker back.
 const ATTEMPTS: usize = 10;
@@ -443,13 +448,15 @@ async fn receive(
     let local = |error: std::io::Error| RequestError::Local(error.to_string());
     let mut at = download.file.offset;
     target.set_len(at).await.map_err(local)?;
+    target.seek(SeekFrom::Start(at)).await.map_err(local)?;
     progress(at);
-    let mut behind = WriteBehind::new(target, at).await.map_err(local)?;
+    // The file system is asked seldom: each time costs a change of threads.
+    let mut target = BufWriter::with_capacity(WRITE_BEHIND, target);
     let result = loop {
         match download.next().await {
             Ok(Some(bytes)) => {
+                target.write_all(&bytes).await.map_err(local)?;
                 at += bytes.len() as u64;
-                behind.write(bytes).await.map_err(local)?;
                 progress(at);
             }
             Ok(None) => break Ok(()),
@@ -457,7 +464,7 @@ async fn receive(
         }
     };
     // What came before a failure is where the next attempt goes on.
-    behind.finish().await.map_err(local)?;
+    target.flush().await.map_err(local)?;
     result
 }
 
