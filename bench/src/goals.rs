@@ -56,9 +56,9 @@ const ECHO_WAKES: &str = "four processes are woken for a key and its echo, two o
     everything else.";
 const JSON_PIECES: &str = "each piece is base64 inside JSON on both sides.";
 const FILES_COPIED: &str = "not found. WebSockets of our own, which read into the memory that is handed out, halved what \
-    an idle worker takes and made a download no faster: 0.63 and 0.65 in two runs, with a file that was \
-    written from that memory, which was taken out again; 0.58 to 0.76 in earlier runs, and 0.85 (0.65 to \
-    1.04) for the state before, run behind those two, whose own rate was 1.08 GB/s beside 0.95.";
+    an idle worker takes and made a download no faster: 1.03 GB/s, and 0.95 where the file was also written \
+    from that memory, which was taken out again, beside 1.08 GB/s of the state before in the same hour \
+    (0.85 of a bare WebSocket that was slower then). Earlier runs had 0.58 to 0.76.";
 const HASH_FIRST: &str = "what is shown was measured before contents were passed on without copies in memory that is \
     used again. By hand, in five rounds that took turns, that brought 2.32 s to 1.78 s beside 0.89 s of tar \
     (0.38 to 0.50), 3.9 core-seconds at both ends to 3.3, and page faults from 75,000 to 14,000. BLAKE3 \
