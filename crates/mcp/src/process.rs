@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quintet_framing::descriptors::give_back;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinSet;
@@ -110,15 +112,21 @@ impl Process {
         if let Err(error) = self.child.wait().await {
             tracing::warn!(%error, "a tool server can't be waited for");
         }
+        // A killed process still runs until the kernel has got round to it.
+        match tokio::task::spawn_blocking(move || gone(&tree)).await {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!("what a tool server started is killed and not gone yet"),
+            Err(error) => tracing::warn!(%error, "what a tool server started was not waited for"),
+        }
     }
 
-    fn signal(&self, signal: Signal, tree: &[Pid]) {
+    fn signal(&self, signal: Signal, tree: &[OwnedFd]) {
         // Those that are gone already are no failure.
         if let Some(pid) = self.pid {
             let _ = kill_process_group(pid, signal);
         }
-        for pid in tree {
-            let _ = kill_process(*pid, signal);
+        for process in tree {
+            let _ = pidfd_send_signal(process, signal);
         }
     }
 }
@@ -148,8 +156,22 @@ async fn keep(name: String, stderr: ChildStderr, said: Arc<Mutex<VecDeque<String
     }
 }
 
-/// The processes below one, as `/proc` shows them now.
-fn descendants(of: Pid) -> Vec<Pid> {
+/// Waits until all of them have ended, and says whether they have in time.
+fn gone(tree: &[OwnedFd]) -> bool {
+    let until = Instant::now() + GRACE;
+    tree.iter().all(|process| {
+        let left = until.saturating_duration_since(Instant::now());
+        let mut ends = [PollFd::new(process, PollFlags::IN)];
+        let ended = Timespec::try_from(left)
+            .map_err(|_| rustix::io::Errno::INVAL)
+            .and_then(|left| rustix::io::retry_on_intr(|| poll(&mut ends, Some(&left))));
+        ended.is_ok_and(|ready| ready == 1)
+    })
+}
+
+/// The processes below one and those of its group, as `/proc` shows them now.
+fn descendants(of: Pid) -> Vec<OwnedFd> {
+    let of = of.as_raw_nonzero().get();
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     for entry in entries {
@@ -161,19 +183,29 @@ fn descendants(of: Pid) -> Vec<Pid> {
             continue;
         };
         // The name in brackets may hold anything; what follows the last bracket may not.
-        let parent = stat
-            .rsplit_once(')')
-            .and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<i32>().ok());
-        if let Some(parent) = parent {
-            children.entry(parent).or_default().push(pid);
+        let kin = stat.rsplit_once(')').and_then(|(_, rest)| {
+            let mut fields = rest.split_whitespace().skip(1);
+            let parent = fields.next()?.parse::<i32>().ok()?;
+            Some((parent, fields.next()?.parse::<i32>().ok()?))
+        });
+        if let Some((parent, group)) = kin {
+            // One whose parent ended is still of the group.
+            let below = if group == of { of } else { parent };
+            children.entry(below).or_default().push(pid);
         }
     }
     let mut found = Vec::new();
-    let mut waiting = vec![of.as_raw_nonzero().get()];
+    let mut waiting = vec![of];
     while let Some(parent) = waiting.pop() {
         for child in children.remove(&parent).unwrap_or_default() {
+            if child == of {
+                continue;
+            }
             waiting.push(child);
-            found.extend(Pid::from_raw(child));
+            // One that has ended meanwhile needs no signal.
+            found.extend(
+                Pid::from_raw(child).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
+            );
         }
     }
     found

@@ -14,6 +14,9 @@ import os
 import subprocess
 import sys
 
+# Memory that the kernel takes a while to free: killed is not yet gone.
+HEAVY = [sys.executable, "-c", "import time; held = b'x' * (1 << 28); print(flush=True); time.sleep(600)"]
+
 TOOLS = {
     "echo": {"text": {"type": "string"}},
     "variable": {"name": {"type": "string"}},
@@ -43,7 +46,8 @@ def call(request):
         print("out of cheese", file=sys.stderr, flush=True)
         os._exit(7)
     elif name == "children":
-        child = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
+        child = subprocess.Popen(HEAVY, start_new_session=True, stdout=subprocess.PIPE)
+        child.stdout.readline()
         text(request, str(child.pid))
     elif name == "picture":
         answer(request, {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]})
