@@ -20,13 +20,14 @@ use cases::load;
 use harness::Line;
 
 const USAGE: &str = "\
-usage: bench/run NAME [--rounds N] [--only VARIANT]
+usage: bench/run NAME [--rounds N] [--only VARIANT] [--alone]
        bench/run load [--minutes N] [--workers N] [--sessions N] [--browsers N] [--replicas N]
        bench/run all [--rounds N]    every case, into docs/benchmarks/results.jsonl, then the document
        bench/run document            docs/benchmarks.md and its plots from the results of the last `all`
 
   --rounds N       measured rounds, 9 unless told; odd, so that the median is one that happened
   --only VARIANT   only the variants whose name holds this
+  --alone          without the peers, for a profile
 
 The line that `load` prints belongs at the end of docs/benchmarks/results.jsonl.
 
@@ -66,7 +67,12 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let mut rounds = ROUNDS;
     let mut only = String::new();
+    let mut alone = false;
     while let Some(flag) = args.next() {
+        if flag == "--alone" {
+            alone = true;
+            continue;
+        }
         match (flag.as_str(), args.next()) {
             ("--rounds", Some(value)) => {
                 rounds = value.parse().context("--rounds takes a number")?
@@ -82,6 +88,11 @@ fn main() -> anyhow::Result<ExitCode> {
     for case in wanted {
         let mut races = (case.races)()?;
         races.retain(|race| race.variant.contains(&only));
+        if alone {
+            races
+                .iter_mut()
+                .for_each(|race| race.contenders.truncate(1));
+        }
         harness::run(case.name, races, rounds, &mut io::stderr(), &mut data)?;
     }
     if name == "all" {

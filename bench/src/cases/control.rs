@@ -62,7 +62,7 @@ enum Pace {
 impl Pace {
     fn events(self) -> u64 {
         match self {
-            Self::Burst => 50_000,
+            Self::Burst => 500_000,
             Self::OneByOne => 8_000,
         }
     }

@@ -438,23 +438,31 @@ where
 {
     type Item = Outcome<R>;
 
-    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outcome<R>>> {
-        let mut messages = self.project().messages;
-        loop {
-            return Poll::Ready(match ready!(messages.as_mut().poll_next(cx)) {
-                Some(Ok(ServerMessage {
-                    msg: Some(Msg::Extension(extension)),
-                })) if matches!(extension.reply, Some(Reply::Done(_))) => continue,
-                Some(Ok(message)) => Some(unwrap(message)),
-                Some(Err(error)) => Some(Err(error)),
-                None => None,
-            });
-        }
+        poll_typed(self.project().messages, cx)
     }
 }
 
-#[inline(always)]
+/// The next message of a reply as what it holds, without the `done` behind the last.
+pub(crate) fn poll_typed<R>(
+    mut messages: Pin<&mut impl Stream<Item = Outcome<ServerMessage>>>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Outcome<R>>>
+where
+    R: TryFrom<ServerMessage, Error = UnexpectedMessage>,
+{
+    loop {
+        return Poll::Ready(match ready!(messages.as_mut().poll_next(cx)) {
+            Some(Ok(ServerMessage {
+                msg: Some(Msg::Extension(extension)),
+            })) if matches!(extension.reply, Some(Reply::Done(_))) => continue,
+            Some(Ok(message)) => Some(unwrap(message)),
+            Some(Err(error)) => Some(Err(error)),
+            None => None,
+        });
+    }
+}
+
 fn unwrap<R>(message: ServerMessage) -> Outcome<R>
 where
     R: TryFrom<ServerMessage, Error = UnexpectedMessage>,

@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use futures_util::Stream;
 use quintet_framing::{Decoder, FrameError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
@@ -18,8 +17,8 @@ use crate::proto::wire::{
     ClientExtension, ClientHello, ClientMessage, ServerMessage, client_extension::Request,
     client_message::Msg,
 };
-use crate::proto::{FRAME_FORMAT, ServerError, append_reply, decode_request, encode_reply};
-use crate::server::Server;
+use crate::proto::{FRAME_FORMAT, ServerError, decode_request, encode_reply};
+use crate::server::{ReplyStream, Server};
 
 /// Replies are gathered up to this size before they are written even if more is ready.
 const WRITE_BATCH: usize = 64 * 1024;
@@ -159,7 +158,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
     ///
     /// The last batch is left for the caller to flush: with the next request already here, its
     /// reply joins the same write.
-    async fn reply(&mut self, replies: impl Stream<Item = ServerMessage>) -> Result<(), Closed> {
+    async fn reply(&mut self, replies: impl ReplyStream) -> Result<(), Closed> {
         let mut replies = pin!(replies);
         loop {
             let before = self.out.len();
@@ -179,7 +178,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Connection<IO> {
     /// Waits until some of `replies` is gathered, and notices a client that goes away meanwhile.
     async fn wait_for(
         &mut self,
-        mut replies: Pin<&mut impl Stream<Item = ServerMessage>>,
+        mut replies: Pin<&mut impl ReplyStream>,
     ) -> Result<Gathered, Closed> {
         loop {
             let ahead = self.decoder.spare();
@@ -235,18 +234,17 @@ enum Gathered {
 /// Encodes what is ready of `replies`, without a step in between for each message.
 #[inline]
 fn gather(
-    mut replies: Pin<&mut impl Stream<Item = ServerMessage>>,
+    mut replies: Pin<&mut impl ReplyStream>,
     out: &mut BytesMut,
     cx: &mut Context<'_>,
 ) -> Gathered {
     while out.len() < WRITE_BATCH {
-        match replies.as_mut().poll_next(cx) {
-            Poll::Ready(Some(message)) => {
-                if let Err(error) = append_reply(message, out) {
-                    encode_reply(&too_large_reply(&error), out)
-                        .expect("a message of one line fits in a frame");
-                    return Gathered::Whole;
-                }
+        match replies.as_mut().poll_append(cx, out) {
+            Poll::Ready(Some(Ok(()))) => {}
+            Poll::Ready(Some(Err(error))) => {
+                encode_reply(&too_large_reply(&error), out)
+                    .expect("a message of one line fits in a frame");
+                return Gathered::Whole;
             }
             Poll::Ready(None) => return Gathered::Whole,
             Poll::Pending => return Gathered::Waiting,

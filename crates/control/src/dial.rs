@@ -12,8 +12,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, ToSocketAddrs, UnixStream};
 use tokio_util::io::poll_read_buf;
 
-use crate::client::{Client, ClientError, Outcome};
-use crate::proto::wire::{ClientHello, ClientMessage, ServerHello, ServerMessage};
+use crate::client::{Client, ClientError, Outcome, poll_typed};
+use crate::proto::wire::{
+    AttachMsg, ClientHello, ClientMessage, RetryMsg, ServerHello, ServerMessage, StreamEvent,
+    StreamMsg,
+};
 use crate::proto::{FRAME_FORMAT, Piece, ReplyShape, decode_reply, encode_request};
 
 /// A client on the daemon's Unix socket.
@@ -59,6 +62,17 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> ClientConnection<IO> {
             decoder: Decoder::new(FRAME_FORMAT),
             out: BytesMut::new(),
             in_reply: false,
+        }
+    }
+
+    fn replies(&mut self, message: ClientMessage) -> Replies<'_, IO> {
+        let shape = ReplyShape::of(&message);
+        let refused = self.begin(&message).err();
+        Replies {
+            connection: self,
+            shape,
+            refused,
+            finished: false,
         }
     }
 
@@ -114,14 +128,19 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Client for ClientConnection<IO> 
         &mut self,
         message: ClientMessage,
     ) -> impl Stream<Item = Outcome<ServerMessage>> + Send {
-        let shape = ReplyShape::of(&message);
-        let refused = self.begin(&message).err();
-        Replies {
-            connection: self,
-            shape,
-            refused,
-            finished: false,
-        }
+        self.replies(message)
+    }
+
+    fn stream(&mut self, request: StreamMsg) -> impl Stream<Item = Outcome<StreamEvent>> + Send {
+        Turn(self.replies(request.into()))
+    }
+
+    fn retry(&mut self, request: RetryMsg) -> impl Stream<Item = Outcome<StreamEvent>> + Send {
+        Turn(self.replies(request.into()))
+    }
+
+    fn attach(&mut self, request: AttachMsg) -> impl Stream<Item = Outcome<StreamEvent>> + Send {
+        Turn(self.replies(request.into()))
     }
 }
 
@@ -137,7 +156,6 @@ struct Replies<'c, IO> {
 impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Stream for Replies<'_, IO> {
     type Item = Outcome<ServerMessage>;
 
-    #[inline(always)]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         if this.finished {
@@ -146,12 +164,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Stream for Replies<'_, IO> {
         if this.refused.is_some() {
             this.finished = true;
             return Poll::Ready(this.refused.take().map(Err));
-        }
-        // Never the last, but of a reply that is one message.
-        if this.shape != ReplyShape::One
-            && let Some(piece) = this.connection.next_piece()
-        {
-            return Poll::Ready(Some(Ok(piece.into())));
         }
         let message = ready!(this.connection.poll_message(cx));
         match &message {
@@ -163,5 +175,32 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Stream for Replies<'_, IO> {
             Err(_) => this.finished = true,
         }
         Poll::Ready(Some(message))
+    }
+}
+
+/// The events of a turn. Nearly all are pieces of text, which become no message on the way.
+struct Turn<'c, IO>(Replies<'c, IO>);
+
+impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Turn<'_, IO> {
+    #[inline(never)]
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Outcome<StreamEvent>>> {
+        poll_typed(Pin::new(&mut self.0), cx)
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Stream for Turn<'_, IO> {
+    type Item = Outcome<StreamEvent>;
+
+    #[inline(always)]
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        // A piece of text is never the last event, after which the stream has ended.
+        if !this.0.finished
+            && this.0.refused.is_none()
+            && let Some(piece) = this.0.connection.next_piece()
+        {
+            return Poll::Ready(Some(Ok(piece.into())));
+        }
+        this.poll_message(cx)
     }
 }

@@ -57,4 +57,4 @@ pub use proto::{
     ErrorCode, FRAME_FORMAT, PROTOCOL_VERSION, RAW_ELEMENTS, ReplyShape, ServerError,
     UnexpectedMessage,
 };
-pub use server::{Answer, Server};
+pub use server::{Answer, ReplyStream, Server};

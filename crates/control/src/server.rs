@@ -1,13 +1,15 @@
 //! The server's side: one method a request, and the dispatch that routes to them.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use bytes::BytesMut;
 use futures_util::{Stream, stream};
 use pin_project_lite::pin_project;
+use quintet_framing::FrameError;
 
 use crate::proto::wire::{client_extension::Request, client_message::Msg, *};
-use crate::proto::{PROTOCOL_VERSION, ReplyShape, ServerError};
+use crate::proto::{PROTOCOL_VERSION, ReplyShape, ServerError, append_reply, encode_reply};
 
 /// What a method of [`Server`] that answers once returns.
 pub type Answer<T> = Result<T, ServerError>;
@@ -309,7 +311,7 @@ pub trait Server: Send + Sync {
     ///
     /// The stream is never empty, its last message is the one that [`ReplyShape`] says, and
     /// nothing follows it. A message without a known request in it is answered with 400.
-    fn dispatch(&self, message: ClientMessage) -> impl Stream<Item = ServerMessage> + Send {
+    fn dispatch(&self, message: ClientMessage) -> impl ReplyStream + Send {
         use ReplyShape::{Endless, UntilDone, UntilEnd};
         let request = match message.msg {
             Some(Msg::Stream(request)) => {
@@ -357,6 +359,19 @@ pub trait Server: Send + Sync {
             reply: stream::once(answer(self, request)),
         }
     }
+}
+
+/// The messages of one reply, which a connection takes as frames.
+pub trait ReplyStream: Stream<Item = ServerMessage> {
+    /// Appends the next message to `out` as one frame, or returns `None` after the last.
+    ///
+    /// The same as to poll it and to encode it, in one step: a message is large, and a piece of
+    /// text that is never moved as one costs half as much.
+    fn poll_append(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<Option<Result<(), FrameError>>>;
 }
 
 /// Answers a request that is answered once.
@@ -473,6 +488,43 @@ where
     }
 }
 
+impl<O, S, U, R, A, E, L, X, H, C> ReplyStream for Replies<O, S, U, R, A, E, L, X, H, C>
+where
+    O: Stream<Item = ServerMessage>,
+    S: ReplyStream,
+    U: ReplyStream,
+    R: ReplyStream,
+    A: ReplyStream,
+    E: ReplyStream,
+    L: ReplyStream,
+    X: ReplyStream,
+    H: ReplyStream,
+    C: ReplyStream,
+{
+    #[inline]
+    fn poll_append(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<Option<Result<(), FrameError>>> {
+        match self.project() {
+            RepliesProjection::One { reply } => {
+                let message = ready!(reply.poll_next(cx));
+                Poll::Ready(message.map(|message| append_reply(message, out)))
+            }
+            RepliesProjection::Stream { replies } => replies.poll_append(cx, out),
+            RepliesProjection::SubscribeEvents { replies } => replies.poll_append(cx, out),
+            RepliesProjection::Retry { replies } => replies.poll_append(cx, out),
+            RepliesProjection::Attach { replies } => replies.poll_append(cx, out),
+            RepliesProjection::Events { replies } => replies.poll_append(cx, out),
+            RepliesProjection::AgentLogs { replies } => replies.poll_append(cx, out),
+            RepliesProjection::Exec { replies } => replies.poll_append(cx, out),
+            RepliesProjection::Shell { replies } => replies.poll_append(cx, out),
+            RepliesProjection::Copy { replies } => replies.poll_append(cx, out),
+        }
+    }
+}
+
 fn wrap<T: Into<ServerMessage>>(answer: Answer<T>) -> ServerMessage {
     match answer {
         Ok(reply) => reply.into(),
@@ -536,18 +588,45 @@ where
 {
     type Item = ServerMessage;
 
-    #[inline]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ServerMessage>> {
         let this = self.project();
         if *this.finished {
             return Poll::Ready(None);
         }
-        let message = match std::task::ready!(this.replies.poll_next(cx)) {
+        let message = match ready!(this.replies.poll_next(cx)) {
             Some(Ok(reply)) => reply.into(),
             Some(Err(error)) => error.into(),
             None => this.shape.closing(),
         };
         *this.finished = this.shape.is_last(&message);
         Poll::Ready(Some(message))
+    }
+}
+
+impl<S, T> ReplyStream for Relay<S>
+where
+    S: Stream<Item = Answer<T>>,
+    T: Into<ServerMessage>,
+{
+    fn poll_append(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut BytesMut,
+    ) -> Poll<Option<Result<(), FrameError>>> {
+        let this = self.project();
+        if *this.finished {
+            return Poll::Ready(None);
+        }
+        let last = match ready!(this.replies.poll_next(cx)) {
+            Some(Ok(reply)) => {
+                let message = reply.into();
+                *this.finished = this.shape.is_last(&message);
+                return Poll::Ready(Some(append_reply(message, out)));
+            }
+            Some(Err(error)) => error.into(),
+            None => this.shape.closing(),
+        };
+        *this.finished = true;
+        Poll::Ready(Some(encode_reply(&last, out)))
     }
 }

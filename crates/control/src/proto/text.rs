@@ -19,7 +19,9 @@ const STREAM: u8 = 0x12;
 const CHUNK: u8 = 0x12;
 const THINKING: u8 = 0x1a;
 const CONTENT: u8 = 0x0a;
-const SEQ: [u8; 2] = [0xc0, 0x3e];
+const SEQ_FIRST: u8 = 0xc0;
+const SEQ_SECOND: u8 = 0x3e;
+const SEQ: [u8; 2] = [SEQ_FIRST, SEQ_SECOND];
 
 /// Up to this length of the text, every length in the frame is one byte.
 const SHORT: usize = 96;
@@ -53,7 +55,7 @@ impl Kind {
     }
 }
 
-impl From<Piece> for ServerMessage {
+impl From<Piece> for StreamEvent {
     #[inline(always)]
     fn from(piece: Piece) -> Self {
         let content = piece.content;
@@ -62,11 +64,9 @@ impl From<Piece> for ServerMessage {
             Kind::Thinking => Event::Thinking(StreamThinking { content }),
         };
         Self {
-            msg: Some(Msg::Stream(StreamEvent {
-                event: Some(event),
-                seq: piece.seq,
-                raw: String::new(),
-            })),
+            event: Some(event),
+            seq: piece.seq,
+            raw: String::new(),
         }
     }
 }
@@ -107,6 +107,35 @@ impl Piece {
     /// The piece of text in `payload`, or `None` if it is anything else.
     #[inline(always)]
     pub(crate) fn read(payload: &[u8]) -> Option<Self> {
+        Self::read_short(payload).or_else(|| Self::read_any(payload))
+    }
+
+    /// The same for the form in which every length is one byte, which is told from six bytes.
+    #[inline(always)]
+    fn read_short(payload: &[u8]) -> Option<Self> {
+        let (&[stream, event_len, tag, content_len, content, len], rest) =
+            payload.split_first_chunk()?;
+        let kind = match tag {
+            CHUNK => Kind::Chunk,
+            THINKING => Kind::Thinking,
+            _ => return None,
+        };
+        let lengths = [event_len, content_len, len].map(usize::from);
+        let nested = lengths[0] + 2 == payload.len() && lengths[1] == lengths[2] + 2;
+        if stream != STREAM || content != CONTENT || lengths[0] >= 0x80 || !nested {
+            return None;
+        }
+        let (text, tail) = rest.split_at_checked(lengths[2])?;
+        let seq = match tail {
+            [] => None,
+            [SEQ_FIRST, SEQ_SECOND, number @ ..] => Some(short_number(number)?),
+            _ => return None,
+        };
+        let content = std::str::from_utf8(text).ok()?.to_owned();
+        Some(Self { kind, content, seq })
+    }
+
+    fn read_any(payload: &[u8]) -> Option<Self> {
         let mut rest = payload;
         if take_field(STREAM, &mut rest).is_none_or(|len| len != rest.len()) {
             return None;
@@ -195,6 +224,23 @@ fn short_tail(mut seq: u64) -> (u64, usize) {
     (tail | (seq << (8 * len)), len + 1)
 }
 
+/// The number that `bytes` are, of those that fit in a word.
+#[inline(always)]
+fn short_number(bytes: &[u8]) -> Option<u64> {
+    let (&last, before) = bytes.split_last()?;
+    if last >= 0x80 || before.len() > 7 {
+        return None;
+    }
+    let mut value = u64::from(last);
+    for &byte in before.iter().rev() {
+        if byte < 0x80 {
+            return None;
+        }
+        value = value << 7 | u64::from(byte & 0x7f);
+    }
+    Some(value)
+}
+
 /// The same for a text and a number of any length.
 fn put_any(
     kind: Kind,
@@ -228,7 +274,10 @@ fn put_any(
 /// The piece of text in `payload`, or `None` if it is anything else.
 #[inline]
 pub(super) fn decode(payload: &[u8]) -> Option<ServerMessage> {
-    Piece::read(payload).map(ServerMessage::from)
+    let event = Piece::read(payload)?.into();
+    Some(ServerMessage {
+        msg: Some(Msg::Stream(event)),
+    })
 }
 
 /// Bytes of a field with a one-byte tag and `len` bytes of content.
