@@ -10,6 +10,7 @@
 //! - [`descriptors`]: how many of them this process may have.
 //! - [`unix`], [`tcp`] and [`ws`]: the byte transports that carry frames.
 //! - [`socket`]: a WebSocket for large messages and for thousands of idle peers.
+//! - [`spare`]: memory that contents are read to again and again.
 //!
 //! This crate must never know a message of any plane.
 
@@ -18,6 +19,7 @@ pub mod descriptors;
 pub mod proto;
 mod reader;
 pub mod socket;
+pub mod spare;
 pub mod tcp;
 pub mod unix;
 mod writer;

@@ -16,6 +16,7 @@ use futures_util::{Sink, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::io::poll_read_buf;
 
+use crate::proto::blocks::Blocks;
 use crate::proto::websocket::{Assembler, MAX_HEAD, Outgoing, Received, close_payload};
 pub use crate::proto::websocket::{Role, WsFault, WsMessage, close};
 
@@ -24,6 +25,12 @@ const SMALL_READ: usize = 8 * 1024;
 
 /// The most memory that is taken ahead of the bytes that have arrived of a large payload.
 const GROWTH_STEP: usize = 256 * 1024;
+
+/// Memory that large payloads are read into; one of ours fits with the head of the next.
+const BLOCK: usize = GROWTH_STEP;
+
+/// Blocks that are kept: what may be on its way of a file, and some.
+const KEPT: usize = 24;
 
 /// Payloads up to this are gathered with their neighbours before they are written.
 const GATHERED: usize = 4 * 1024;
@@ -65,6 +72,10 @@ pub struct WsSocket<S> {
     stream: S,
     assembler: Assembler,
     arrived: BytesMut,
+    /// Memory of large payloads.
+    blocks: Blocks,
+    /// Whether `arrived` is one of them.
+    in_block: bool,
     writing: Writing,
     /// The reader writes: the answer to a ping, while nobody else does.
     answering: bool,
@@ -79,6 +90,8 @@ impl<S> WsSocket<S> {
             stream,
             assembler: Assembler::new(role, limit),
             arrived,
+            blocks: Blocks::new(BLOCK, KEPT),
+            in_block: false,
             writing: Writing::new(role),
             answering: false,
             ended: false,
@@ -95,9 +108,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WsSocket<S> {
             if spare < missing.min(SMALL_READ) {
                 // With the head of the next frame, so that one read brings one frame.
                 let room = missing.min(GROWTH_STEP.max(have)).saturating_add(MAX_HEAD);
-                let mut larger = BytesMut::with_capacity(have + room);
-                larger.extend_from_slice(&self.arrived);
-                self.arrived = larger;
+                let block = have + room <= self.blocks.size();
+                let larger = match block {
+                    true => self.blocks.take(&self.arrived),
+                    false => {
+                        let mut larger = BytesMut::with_capacity(have + room);
+                        larger.extend_from_slice(&self.arrived);
+                        larger
+                    }
+                };
+                self.leave_arrived(larger, block);
             }
             return poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.arrived);
         }
@@ -106,6 +126,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WsSocket<S> {
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
         self.arrived.extend_from_slice(read.filled());
         Poll::Ready(Ok(read.filled().len()))
+    }
+
+    /// Goes on in `next`. What was cut from the memory before may still be in use.
+    fn leave_arrived(&mut self, next: BytesMut, block: bool) {
+        let before = std::mem::replace(&mut self.arrived, next);
+        if std::mem::replace(&mut self.in_block, block) {
+            self.blocks.keep(before);
+        }
     }
 
     fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -123,8 +151,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WsSocket<S> {
                 Ok(Some(Received::Message(message))) => {
                     if this.arrived.is_empty() {
                         // Else it would hold the memory of what it was cut from.
-                        this.arrived = BytesMut::new();
+                        this.leave_arrived(BytesMut::new(), false);
                     }
+                    let large = match &message {
+                        WsMessage::Text(bytes) | WsMessage::Binary(bytes) => {
+                            bytes.len() > SMALL_READ
+                        }
+                        WsMessage::Close(..) => false,
+                    };
+                    this.blocks.note(large);
                     return Poll::Ready(Some(Ok(message)));
                 }
                 Ok(Some(Received::Ping(bytes))) => {
@@ -221,8 +256,12 @@ impl Writing {
             WsMessage::Text(bytes) | WsMessage::Binary(bytes) => bytes,
             WsMessage::Close(code, reason) => close_payload(code, &reason),
         };
+        if self.queued == 0 && payload.len() <= GATHERED && self.gathered.capacity() > QUEUED {
+            // Left by a large payload that was masked, and not needed for this one.
+            self.gathered = BytesMut::new();
+        }
         let before = self.gathered.len();
-        if payload.len() <= GATHERED {
+        if key.is_some() || payload.len() <= GATHERED {
             frame.whole(&payload, &mut self.gathered);
             self.queued += self.gathered.len() - before;
             return;
@@ -230,7 +269,7 @@ impl Writing {
         frame.head(payload.len(), &mut self.gathered);
         self.queued += self.gathered.len() - before + payload.len();
         self.slices.push_back(self.gathered.split().freeze());
-        self.slices.push_back(frame.payload(payload));
+        self.slices.push_back(payload);
     }
 
     fn key(&mut self) -> Option<[u8; 4]> {
@@ -265,8 +304,10 @@ impl Writing {
             }
             self.written(written);
         }
-        // Between messages it holds no memory.
-        self.gathered = BytesMut::new();
+        // Between small messages it holds no memory.
+        if self.gathered.capacity() <= QUEUED {
+            self.gathered = BytesMut::new();
+        }
         self.slices.shrink_to(2 * SLICES);
         stream.poll_flush(cx)
     }

@@ -1,42 +1,55 @@
-//! Memory that objects are read to, again and again: to take it anew from the
-//! system for each chunk costs as much as to read the chunk.
+//! Memory that contents are read to, again and again: to take it anew from the system for each piece
+//! costs as much as to read the piece.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::chunk::CHUNK_MAX;
+use bytes::Bytes;
 
-/// How many are kept.
-const KEPT: usize = 8;
-
-#[derive(Debug, Default)]
-pub(super) struct Spare {
+/// Memory that nobody uses at the moment.
+#[derive(Debug)]
+pub struct Spare {
+    kept: usize,
+    largest: usize,
     /// Held only to push and take.
     all: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Spare {
+    /// Keeps at most `kept` pieces of memory, none of them over `largest` bytes.
+    pub fn new(kept: usize, largest: usize) -> Arc<Self> {
+        Arc::new(Self {
+            kept,
+            largest,
+            all: Mutex::default(),
+        })
+    }
+
     /// Memory that holds whatever it held.
-    pub(super) fn take(&self) -> Vec<u8> {
+    pub fn take(&self) -> Vec<u8> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.pop().unwrap_or_default()
     }
 
+    /// `bytes` to share; their memory comes back when all have let go of it.
+    pub fn lend(self: &Arc<Self>, bytes: Vec<u8>) -> Bytes {
+        let home = Arc::clone(self);
+        Bytes::from_owner(Lent { bytes, home })
+    }
+
     fn give(&self, bytes: Vec<u8>) {
-        // What holds more than a chunk of ours is seldom needed.
-        if bytes.capacity() as u64 > 2 * CHUNK_MAX {
+        if bytes.capacity() > self.largest {
             return;
         }
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() < KEPT {
+        if all.len() < self.kept {
             all.push(bytes);
         }
     }
 }
 
-/// Bytes in memory that is given back.
-pub(super) struct Lent {
-    pub(super) bytes: Vec<u8>,
-    pub(super) home: Arc<Spare>,
+struct Lent {
+    bytes: Vec<u8>,
+    home: Arc<Spare>,
 }
 
 impl AsRef<[u8]> for Lent {
@@ -57,13 +70,12 @@ mod tests {
 
     #[test]
     fn memory_comes_back_when_all_let_go_of_it_and_not_too_much_is_kept() {
-        let home = Arc::new(Spare::default());
+        let home = Spare::new(4, 500_000);
         let lend = |length: usize| {
             let mut bytes = home.take();
             bytes.resize(length, 7);
             let at = bytes.as_ptr();
-            let home = Arc::clone(&home);
-            (at, bytes::Bytes::from_owner(Lent { bytes, home }))
+            (at, home.lend(bytes))
         };
         let (first, bytes) = lend(300_000);
         let part = bytes.slice(100..200);
@@ -74,14 +86,11 @@ mod tests {
         let (second, bytes) = lend(200_000);
         assert_eq!(first, second, "it is used again");
         assert_eq!(bytes.len(), 200_000);
-        let many: Vec<_> = (0..2 * KEPT).map(|_| lend(1_000).1).collect();
+        let many: Vec<_> = (0..8).map(|_| lend(1_000).1).collect();
         drop(many);
-        drop(lend(50 << 20));
+        drop(lend(500_001));
         let all = home.all.lock().unwrap();
-        assert_eq!(all.len(), KEPT - 1, "the one that became too large is gone");
-        assert!(
-            all.iter()
-                .all(|bytes| bytes.capacity() as u64 <= 2 * CHUNK_MAX)
-        );
+        assert_eq!(all.len(), 3, "the one that became too large is gone");
+        assert!(all.iter().all(|bytes| bytes.capacity() <= 500_000));
     }
 }

@@ -213,6 +213,36 @@ fn served() -> (WsSocket<DuplexStream>, DuplexStream) {
 }
 
 #[tokio::test]
+async fn the_memory_of_large_messages_is_used_again_once_they_are_dropped() {
+    let (mut reader, far) = served();
+    let mut writer = WsSocket::new(far, Role::Client, LIMIT, BytesMut::new());
+    let message = |round: u8| Bytes::from(vec![round; 190_000 + usize::from(round)]);
+    let writing = async {
+        for round in 0..200 {
+            let sent = writer.send(WsMessage::Binary(message(round))).await;
+            sent.unwrap();
+        }
+    };
+    let reading = async {
+        let mut held = std::collections::VecDeque::new();
+        let mut places = std::collections::HashSet::new();
+        for round in 0..200 {
+            let Some(Ok(WsMessage::Binary(bytes))) = reader.next().await else {
+                panic!("message {round} did not come");
+            };
+            places.insert(bytes.as_ptr() as usize >> 18);
+            held.push_back(bytes);
+            if held.len() > 4 {
+                assert_eq!(held.pop_front().unwrap(), message(round - 4), "overwritten");
+            }
+        }
+        places.len()
+    };
+    let ((), places) = tokio::join!(writing, reading);
+    assert!(places < 30, "{places} for 200 messages");
+}
+
+#[tokio::test]
 async fn how_a_connection_ends_is_told_once() {
     // Of bytes that were sent before the other end went away: what came, and why it was the end.
     let whole = [0x82, 0x81, 0, 0, 0, 0, 7];

@@ -9,9 +9,9 @@
 //! takes memory only as its bytes arrive: a peer that announces 100 MiB and
 //! sends nothing costs one read buffer.
 
-use std::collections::VecDeque;
-
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use super::blocks::Blocks;
 
 /// Bytes of the length prefix.
 pub const HEADER_LEN: usize = 4;
@@ -30,9 +30,6 @@ const BLOCK: usize = 2 * GROWTH_STEP;
 
 /// Blocks that are kept.
 const KEPT: usize = 12;
-
-/// After so many payloads in a row that are not large it is given back.
-const KEPT_UNUSED: u8 = 16;
 
 /// Byte order of the length prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,12 +155,10 @@ pub struct Decoder {
     /// Payload length of the frame whose prefix has been consumed.
     pending: Option<usize>,
     failed: Option<FrameError>,
-    /// Memory of large payloads; it can be used again once they are dropped.
-    kept: Option<VecDeque<BytesMut>>,
-    /// Whether `buffer` is to be kept too.
-    keep: bool,
-    /// Payloads since the last large one.
-    since_large: u8,
+    /// Memory of large payloads.
+    blocks: Option<Blocks>,
+    /// Whether `buffer` is one of them.
+    in_block: bool,
 }
 
 impl Decoder {
@@ -175,9 +170,8 @@ impl Decoder {
             fed: Bytes::new(),
             pending: None,
             failed: None,
-            kept: None,
-            keep: false,
-            since_large: 0,
+            blocks: None,
+            in_block: false,
         }
     }
 
@@ -195,7 +189,7 @@ impl Decoder {
             missing => missing.min(room),
         };
         if self.buffer.capacity().saturating_sub(self.buffer.len()) < enough {
-            match missing >= LARGE || self.kept.is_some() {
+            match missing >= LARGE || self.blocks.is_some() {
                 true => self.renew(room),
                 false => self.buffer.reserve(room),
             }
@@ -205,38 +199,26 @@ impl Decoder {
 
     /// Goes on in memory that has room for more: that of earlier payloads, where it is free.
     fn renew(&mut self, room: usize) {
-        let have = self.buffer.len();
-        if have + room > BLOCK {
+        if self.buffer.len() + room > BLOCK {
             self.buffer.reserve(room);
-            self.keep = false;
+            self.in_block = false;
             return;
         }
-        let kept = self.kept.get_or_insert_default();
-        let free = |old: &mut BytesMut| {
-            old.clear();
-            old.try_reclaim(BLOCK)
-        };
-        // What was used last may still be in a cache.
-        let found = kept.iter_mut().rposition(free);
-        let found = found.and_then(|index| kept.remove(index));
-        let mut next = found.unwrap_or_else(|| BytesMut::with_capacity(BLOCK));
-        next.extend_from_slice(&self.buffer);
+        let blocks = self.blocks.get_or_insert_with(|| Blocks::new(BLOCK, KEPT));
+        let next = blocks.take(&self.buffer);
         let before = std::mem::replace(&mut self.buffer, next);
-        if std::mem::replace(&mut self.keep, true) && kept.len() < KEPT {
-            kept.push_back(before);
+        if std::mem::replace(&mut self.in_block, true) {
+            blocks.keep(before);
         }
     }
 
     /// Gives memory back that was kept for large payloads when none comes any more.
     fn note_size(&mut self, payload: usize) {
-        if payload >= LARGE {
-            self.since_large = 0;
-        } else if self.kept.is_some() {
-            self.since_large = self.since_large.saturating_add(1);
-            if self.since_large >= KEPT_UNUSED {
-                self.kept = None;
-                self.keep = false;
-            }
+        if let Some(blocks) = &mut self.blocks
+            && blocks.note(payload >= LARGE)
+        {
+            self.blocks = None;
+            self.in_block = false;
         }
     }
 
@@ -505,7 +487,7 @@ mod tests {
     #[test]
     fn the_memory_of_large_payloads_is_used_again_once_they_are_dropped() {
         let mut decoder = Decoder::new(WORKSPACE);
-        let mut held = VecDeque::new();
+        let mut held = std::collections::VecDeque::new();
         let mut places = std::collections::HashSet::new();
         for round in 0..200u8 {
             let payload = vec![round; 300_000 + usize::from(round) * 1_000];
@@ -522,7 +504,7 @@ mod tests {
             }
         }
         assert!(places.len() < 30, "{} for 200 payloads", places.len());
-        assert!(decoder.kept.as_ref().expect("memory").len() <= KEPT);
+        assert!(decoder.blocks.as_ref().expect("memory").kept.len() <= KEPT);
     }
 
     #[test]
@@ -531,11 +513,11 @@ mod tests {
         for _ in 0..50 {
             read_whole(&mut decoder, &[7; 500_000]);
         }
-        assert!(decoder.kept.is_some());
-        for _ in 0..KEPT_UNUSED {
+        assert!(decoder.blocks.is_some());
+        for _ in 0..crate::proto::blocks::KEPT_UNUSED {
             read_whole(&mut decoder, b"small");
         }
-        assert!(decoder.kept.is_none());
+        assert!(decoder.blocks.is_none());
         assert_eq!(read_whole(&mut decoder, &[8; 3 << 20]), vec![8u8; 3 << 20]);
     }
 
@@ -545,8 +527,8 @@ mod tests {
         for size in [10 << 20, 500_000, 20 << 20, 500_000, 500_000, 500_000] {
             assert_eq!(read_whole(&mut decoder, &vec![9; size]), vec![9u8; size]);
         }
-        let kept = decoder.kept.as_mut().expect("memory");
-        for old in kept {
+        let blocks = decoder.blocks.as_mut().expect("memory");
+        for old in &mut blocks.kept {
             old.clear();
             assert!(!old.try_reclaim(2 * BLOCK));
         }

@@ -386,16 +386,6 @@ impl Outgoing {
             mask(payload, key);
         }
     }
-
-    /// The payload as it stands behind the head; masked where it lies if nobody else has it.
-    pub fn payload(self, payload: Bytes) -> Bytes {
-        let Some(key) = self.key else {
-            return payload;
-        };
-        let mut payload = BytesMut::from(payload);
-        mask(&mut payload, key);
-        payload.freeze()
-    }
 }
 
 /// The payload of a close frame, its reason cut to what one holds.
@@ -634,18 +624,6 @@ mod tests {
         assert_eq!(assembler.next(&mut arrived), Ok(None));
         assert_eq!(arrived.len(), 1000);
         assert_eq!(assembler.missing(arrived.len()), 69_000);
-    }
-
-    #[test]
-    fn a_payload_that_nobody_else_has_is_masked_where_it_lies() {
-        let payload = Bytes::from(vec![0; 100]);
-        let at = payload.as_ptr();
-        let frame = Outgoing::message(&WsMessage::Binary(Bytes::new()), Some(KEY));
-        let masked = frame.payload(payload);
-        assert_eq!((masked.as_ptr(), &masked[..4]), (at, &KEY[..]));
-        let shared = masked.clone();
-        assert_eq!(frame.payload(masked), [0; 100].as_slice());
-        assert_eq!(shared[..4], KEY);
     }
 
     proptest! {

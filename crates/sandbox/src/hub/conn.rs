@@ -485,14 +485,14 @@ impl StreamSender {
         crate::proto::frame::header(FrameKind::In, self.id, len)
     }
 
-    /// Sends a frame made by [`Self::frame`], once there is credit for it.
-    pub(super) async fn send(&self, frame: bytes::BytesMut) -> Result<(), Gone> {
+    /// Sends a frame that begins with [`Self::frame`], once there is credit for it.
+    pub(super) async fn send(&self, frame: Bytes) -> Result<(), Gone> {
         let len = frame.len() - HEADER;
         tokio::select! {
             () = self.gate.acquire(len) => {}
             () = self.link.bulk.closed() => return Err(Gone),
         }
-        let message = WsMessage::Binary(frame.freeze());
+        let message = WsMessage::Binary(frame);
         self.link.bulk.send(message).await.map_err(|_| Gone)
     }
 

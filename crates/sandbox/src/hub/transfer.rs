@@ -1,20 +1,25 @@
 //! Files.
 
+use std::fs::File;
 use std::io::SeekFrom;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use bytes::{Bytes, BytesMut};
-use tokio::io::{
-    AsyncRead, AsyncReadExt as _, AsyncSeek, AsyncSeekExt as _, AsyncWriteExt as _, BufReader,
-    BufWriter,
-};
+use bytes::Bytes;
+use quintet_framing::spare::Spare;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeek, AsyncSeekExt as _, BufReader};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::conn::{Conn, HubStream, StreamEvent, V1Route};
 use super::observer::{Direction, HubEvent, Receipt};
 use super::{Hub, RequestError, failure};
 use crate::mtime;
-use crate::proto::frame::{Body, FailureCode, HEADER, MAX_DATA, Open, Opened, Outcome};
+use crate::proto::frame::{
+    Body, FailureCode, HEADER, KEPT_PIECES, MAX_PIECE, Open, Opened, Outcome,
+};
 use crate::proto::{CHUNK, HubToWorker, Protocol, WorkerToHub};
 
 /// How much of a download may be on its way.
@@ -23,8 +28,8 @@ pub(super) const WINDOW: u32 = 4 * 1024 * 1024;
 /// Reads ahead of an upload, so that the file system is asked seldom.
 const READ_AHEAD: usize = 512 * 1024;
 
-/// Gathers a download for the same reason.
-const WRITE_BEHIND: usize = 512 * 1024;
+/// Pieces of a download that may wait for the disk.
+const WRITE_BEHIND: usize = 8;
 
 /// Attempts at one transfer, each of which must have moved bytes or found its worker back.
 const ATTEMPTS: usize = 10;
@@ -184,11 +189,11 @@ impl Hub {
         conn.send(&start).await.map_err(lost)?;
         let mut offset = 0;
         while offset < request.size {
-            let data = read_part(source, request.size - offset, CHUNK, 0).await?;
+            let data = read_part(source, request.size - offset, CHUNK, 0, Vec::new()).await?;
             let len = data.len() as u64;
             let chunk = HubToWorker::FileUploadChunk {
                 id: id.clone(),
-                data: data.freeze(),
+                data: data.into(),
                 offset: i64::try_from(offset).unwrap_or(i64::MAX),
             };
             conn.send(&chunk).await.map_err(lost)?;
@@ -301,12 +306,15 @@ async fn upload_v2(
         .map_err(|_| lost())?;
     let mut offset = begin;
     progress(offset);
+    let spare = Spare::new(KEPT_PIECES, HEADER + MAX_PIECE);
     let sending = async {
         while offset < request.size {
-            let mut frame = read_part(source, request.size - offset, MAX_DATA, HEADER).await?;
+            let frame = spare.take();
+            let mut frame =
+                read_part(source, request.size - offset, MAX_PIECE, HEADER, frame).await?;
             frame[..HEADER].copy_from_slice(&sender.frame(0));
             let len = frame.len() - HEADER;
-            sender.send(frame).await.map_err(|_| lost())?;
+            sender.send(spare.lend(frame)).await.map_err(|_| lost())?;
             offset += len as u64;
             *sent += len as u64;
             progress(offset);
@@ -379,8 +387,9 @@ async fn common_prefix(
     }
     let mut hasher = blake3::Hasher::new();
     let mut left = opened.offset;
+    let mut part = Vec::new();
     while left > 0 {
-        let part = read_part(source, left, READ_AHEAD, 0).await?;
+        part = read_part(source, left, READ_AHEAD, 0, part).await?;
         left -= part.len() as u64;
         hasher.update(&part);
     }
@@ -391,15 +400,16 @@ async fn common_prefix(
     Ok(0)
 }
 
-/// Reads the next part of a source, at most `most` bytes, behind `room` free bytes.
+/// Reads the next part of a source into `part`, at most `most` bytes, behind `room` free bytes.
 async fn read_part(
     source: &mut (impl AsyncRead + Unpin),
     left: u64,
     most: usize,
     room: usize,
-) -> Result<BytesMut, RequestError> {
+    mut part: Vec<u8>,
+) -> Result<Vec<u8>, RequestError> {
     let want = usize::try_from(left).unwrap_or(usize::MAX).min(most);
-    let mut part = BytesMut::zeroed(room + want);
+    part.resize(room + want, 0);
     source
         .read_exact(&mut part[room..])
         .await
@@ -446,26 +456,47 @@ async fn receive(
     progress: &mut impl FnMut(u64),
 ) -> Result<(), RequestError> {
     let local = |error: std::io::Error| RequestError::Local(error.to_string());
-    let mut at = download.file.offset;
-    target.set_len(at).await.map_err(local)?;
-    target.seek(SeekFrom::Start(at)).await.map_err(local)?;
-    progress(at);
-    // The file system is asked seldom: each time costs a change of threads.
-    let mut target = BufWriter::with_capacity(WRITE_BEHIND, target);
+    let begin = download.file.offset;
+    target.set_len(begin).await.map_err(local)?;
+    let file = target.try_clone().await.map_err(local)?.into_std().await;
+    let written = Arc::new(AtomicU64::new(begin));
+    progress(begin);
+    let (pieces, queue) = mpsc::channel(WRITE_BEHIND);
+    let writing = {
+        let written = written.clone();
+        tokio::task::spawn_blocking(move || write_pieces(&file, queue, &written))
+    };
     let result = loop {
         match download.next().await {
-            Ok(Some(bytes)) => {
-                target.write_all(&bytes).await.map_err(local)?;
-                at += bytes.len() as u64;
-                progress(at);
-            }
+            // A writer that has gone says below why it failed.
+            Ok(Some(bytes)) => match pieces.send(bytes).await {
+                Ok(()) => progress(written.load(Ordering::Relaxed)),
+                Err(_) => break Ok(()),
+            },
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         }
     };
+    drop(pieces);
     // What came before a failure is where the next attempt goes on.
-    target.flush().await.map_err(local)?;
-    result
+    let end = writing.await.map_err(|error| local(error.into()))?;
+    progress(written.load(Ordering::Relaxed));
+    end.map_err(local).and(result)
+}
+
+/// Writes a download's pieces from the memory that they came in, until there are no more.
+fn write_pieces(
+    file: &File,
+    mut queue: mpsc::Receiver<Bytes>,
+    written: &AtomicU64,
+) -> std::io::Result<()> {
+    let mut at = written.load(Ordering::Relaxed);
+    while let Some(bytes) = queue.blocking_recv() {
+        file.write_all_at(&bytes, at)?;
+        at += bytes.len() as u64;
+        written.store(at, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 fn remote_file(opened: &Opened) -> RemoteFile {

@@ -90,8 +90,15 @@ pub const INITIAL_CREDIT: u32 = 256 * 1024;
 /// What a data frame costs beside its payload.
 pub const FRAME_COST: u32 = 64;
 
-/// The largest payload of a data frame that this implementation sends.
+/// The largest payload of a data frame that this implementation sends of output and input.
 pub const MAX_DATA: usize = 64 * 1024;
+
+/// The same of a file, whose pieces cost as much to pass on whatever their size. It fits the
+/// initial credit.
+pub const MAX_PIECE: usize = 192 * 1024;
+
+/// Pieces of a file whose memory is used again: as many as may be on their way, and some.
+pub(crate) const KEPT_PIECES: usize = 24;
 
 /// Bytes before the payload.
 pub const HEADER: usize = 5;

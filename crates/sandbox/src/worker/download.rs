@@ -10,6 +10,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use quintet_framing::spare::Spare;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -19,7 +20,8 @@ use super::transfer::{TransferError, TransferStream};
 use super::upload::hash_prefix;
 use crate::lanes::Link;
 use crate::proto::frame::{
-    Body, Entry, EntryKind, FrameKind, HEADER, MAX_DATA, Opened, StreamId, header,
+    Body, Entry, EntryKind, FrameKind, HEADER, KEPT_PIECES, MAX_DATA, MAX_PIECE, Opened, StreamId,
+    header,
 };
 use crate::proto::{CHUNK, Dialect, WorkerToHub};
 use crate::socket::WsMessage;
@@ -107,9 +109,10 @@ impl WorkerState {
             mtime_ns: Some(below_milli(metadata.mtime_nsec())),
             ..Opened::default()
         }))?;
+        let spare = Spare::new(KEPT_PIECES, HEADER + MAX_PIECE);
         while at < size {
-            let want = chunk_len(size - at, MAX_DATA);
-            stream.send_data(read_frame(&file, at, want, stream.id(), path)?)?;
+            let want = chunk_len(size - at, MAX_PIECE);
+            stream.send_data(read_frame(&spare, &file, at, want, stream.id(), path)?)?;
             at += want as u64;
         }
         Ok(())
@@ -250,6 +253,7 @@ fn read_whole(file: &mut File, buffer: &mut [u8], path: &str) -> Result<(), Tran
 
 /// The frame of `want` bytes of a file, read behind its header into memory that was not cleared.
 fn read_frame(
+    spare: &Arc<Spare>,
     file: &File,
     at: u64,
     want: usize,
@@ -257,7 +261,9 @@ fn read_frame(
     path: &str,
 ) -> Result<Bytes, TransferError> {
     let len = HEADER + want;
-    let mut frame = Vec::with_capacity(len);
+    let mut frame = spare.take();
+    frame.clear();
+    frame.reserve_exact(len);
     frame.extend_from_slice(&header(FrameKind::Out, stream, 0));
     while frame.len() < len {
         let offset = at + (frame.len() - HEADER) as u64;
@@ -273,5 +279,5 @@ fn read_frame(
     }
     // The allocator may have given more room than was asked for.
     frame.truncate(len);
-    Ok(frame.into())
+    Ok(spare.lend(frame))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use quintet_sandbox::hub::{HubEvent, RequestError};
 use quintet_sandbox::proto::Protocol;
 use quintet_sandbox::proto::frame::{
-    Body, End, FailureCode, Frame, INITIAL_CREDIT, MAX_DATA, Open, Opened, Outcome, cost,
+    Body, End, FailureCode, Frame, INITIAL_CREDIT, MAX_PIECE, Open, Opened, Outcome, cost,
 };
 use quintet_sandbox::socket::WsMessage;
 use serde_json::json;
@@ -339,7 +339,7 @@ async fn a_hub_sends_no_more_of_a_file_than_its_worker_allows() {
     raw.send_binary(Frame::new(stream, opened).encode()).await;
     assert_eq!(frame(&mut raw).await.body, Body::Begin(0));
     let mut spent = 0;
-    while spent + cost(MAX_DATA) <= INITIAL_CREDIT {
+    while spent + cost(MAX_PIECE) <= INITIAL_CREDIT {
         let Body::In(bytes) = frame(&mut raw).await.body else {
             panic!("bytes were expected");
         };
@@ -515,7 +515,8 @@ impl tokio::io::AsyncRead for PausingSource {
         cx: &mut std::task::Context<'_>,
         buffer: &mut tokio::io::ReadBuf<'_>,
     ) -> std::task::Poll<std::io::Result<()>> {
-        if self.data.position() >= 100_000
+        // More than one piece of it has gone by then.
+        if self.data.position() >= MAX_PIECE as u64 + 100_000
             && let Some(pause) = &mut self.pause
         {
             std::task::ready!(pause.as_mut().poll(cx));

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blake3::hazmat::ChainingValue;
 use bytes::Bytes;
+use quintet_framing::spare::Spare;
 use rustix::fs::{self as sys, FlockOperation, Mode, OFlags};
 
-use super::chunk::CHUNK_AVERAGE;
-use super::spare::{Lent, Spare};
+use super::chunk::{CHUNK_AVERAGE, CHUNK_MAX};
 use super::total::on_disk;
 use super::whole::RecentParts;
 use crate::place::make_private;
@@ -26,6 +26,9 @@ const CHUNKS: u8 = 2;
 const LEVEL: i32 = 1;
 /// The largest object that is read back: a chunk of a foreign peer at most.
 const MAX_OBJECT: u64 = 128 << 20;
+/// How many pieces of memory that objects are read to are kept; one of a foreign peer's is seldom needed again.
+const KEPT: usize = 8;
+const KEPT_SIZE: usize = 2 * CHUNK_MAX as usize;
 
 /// Something is wrong with the store.
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +106,7 @@ impl Cas {
             next: AtomicU64::new(0),
             unsynced: Mutex::default(),
             parts: Mutex::default(),
-            spare: Arc::default(),
+            spare: Spare::new(KEPT, KEPT_SIZE),
         };
         let tmp = cas.dir.join("tmp");
         make_private(&tmp).map_err(at(&tmp))?;
@@ -323,10 +326,7 @@ impl Cas {
 
     /// What was read, for many hands; its memory comes back when all let go of it.
     fn share(&self, bytes: Vec<u8>) -> Bytes {
-        Bytes::from_owner(Lent {
-            bytes,
-            home: Arc::clone(&self.spare),
-        })
+        self.spare.lend(bytes)
     }
 
     /// Writes out a content that is stored as chunks, verifying each of them

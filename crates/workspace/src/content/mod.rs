@@ -23,7 +23,6 @@ mod changed;
 mod chunk;
 mod collect;
 pub(crate) mod small;
-mod spare;
 mod total;
 pub(crate) mod whole;
 
