@@ -99,6 +99,22 @@ impl Person {
         self.terminal.screen_mut().set_size(rows, columns);
     }
 
+    /// Waits until the program reads keys one by one, as at a prompt: what is typed while it still
+    /// changes the terminal's mode is thrown away.
+    async fn is_asked(&self) {
+        let by_line = || {
+            let mode = rustix::termios::tcgetattr(&self.pty).unwrap();
+            mode.local_modes
+                .contains(rustix::termios::LocalModes::ICANON)
+        };
+        let asked = async {
+            while by_line() {
+                tokio::task::yield_now().await;
+            }
+        };
+        within("it reads keys", asked).await;
+    }
+
     async fn leaves(mut self) {
         self.types("\u{4}").await;
         let mut bytes = [0; 4096];
@@ -233,5 +249,6 @@ async fn the_original_command_line_talks_to_the_daemon() {
     person.sees(r#"you said {"Which colour?":"blue"}"#).await;
     let sessions = machine.runs(&["sessions", "--json"]).await.json();
     assert_eq!(sessions[0]["messages"], 2, "one session, two messages");
+    person.is_asked().await;
     person.leaves().await;
 }
