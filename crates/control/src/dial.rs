@@ -65,9 +65,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> ClientConnection<IO> {
         }
     }
 
-    fn replies(&mut self, message: ClientMessage) -> Replies<'_, IO> {
-        let shape = ReplyShape::of(&message);
-        let refused = self.begin(&message).err();
+    fn replies(&mut self, message: &ClientMessage) -> Replies<'_, IO> {
+        let shape = ReplyShape::of(message);
+        let refused = self.begin(message).err();
         Replies {
             connection: self,
             shape,
@@ -128,19 +128,19 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send> Client for ClientConnection<IO> 
         &mut self,
         message: ClientMessage,
     ) -> impl Stream<Item = Outcome<ServerMessage>> + Send {
-        self.replies(message)
+        self.replies(&message)
     }
 
     fn stream(&mut self, request: StreamMsg) -> impl Stream<Item = Outcome<StreamEvent>> + Send {
-        Turn(self.replies(request.into()))
+        Turn(self.replies(&request.into()))
     }
 
     fn retry(&mut self, request: RetryMsg) -> impl Stream<Item = Outcome<StreamEvent>> + Send {
-        Turn(self.replies(request.into()))
+        Turn(self.replies(&request.into()))
     }
 
     fn attach(&mut self, request: AttachMsg) -> impl Stream<Item = Outcome<StreamEvent>> + Send {
-        Turn(self.replies(request.into()))
+        Turn(self.replies(&request.into()))
     }
 }
 

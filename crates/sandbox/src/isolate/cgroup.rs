@@ -43,18 +43,51 @@ pub(super) fn enter(limits: &Limits) -> (Vec<Feature>, Option<PathBuf>) {
         return (Vec::new(), None);
     }
     let worker = rustix::process::getppid().map(Pid::as_raw_pid);
-    let entered = own_cgroup().and_then(|own| Entered::at(&own, &plan, worker));
+    enter_beneath(own_cgroup(), &plan, worker)
+}
+
+/// What this machine has no controller for does not keep the other limits from holding.
+fn enter_beneath(
+    own: Result<PathBuf, String>,
+    plan: &[(&str, &str, String)],
+    worker: Option<i32>,
+) -> (Vec<Feature>, Option<PathBuf>) {
+    let checks: Vec<Result<(), String>> = plan
+        .iter()
+        .map(|(controller, ..)| usable(base_of(own.as_ref().map_err(Clone::clone)?), controller))
+        .collect();
+    let held: Vec<_> = plan
+        .iter()
+        .zip(&checks)
+        .filter(|(_, check)| check.is_ok())
+        .map(|(limit, _)| limit.clone())
+        .collect();
+    let entered = match own {
+        Ok(own) if !held.is_empty() => Some(Entered::at(&own, &held, worker)),
+        _ => None,
+    };
     let features = plan
         .iter()
-        .map(|(controller, file, value)| {
+        .zip(checks)
+        .map(|((controller, file, value), check)| {
             let name = format!("cgroup.{controller}");
-            match &entered {
-                Ok(_) => Feature::given(&name, format!("{file} = {value}")),
-                Err(reason) => Feature::missing(&name, reason.clone(), FIX),
+            let failed = entered.as_ref().and_then(|entered| entered.as_ref().err());
+            match (check, failed) {
+                (Err(reason), _) => Feature::missing(&name, reason, FIX),
+                (Ok(()), Some(reason)) => Feature::missing(&name, reason.clone(), FIX),
+                (Ok(()), None) => Feature::given(&name, format!("{file} = {value}")),
             }
         })
         .collect();
-    (features, entered.ok().map(|entered| entered.group))
+    let group = entered.and_then(Result::ok).map(|entered| entered.group);
+    (features, group)
+}
+
+/// Kills everything in a group and removes it. What a helper started outlives it otherwise.
+pub(super) fn kill(group: &Path) {
+    // A kernel before 5.14 has no such file; there the helper's and the jobs' own killing is all.
+    let _ = std::fs::write(group.join("cgroup.kill"), "1");
+    let _ = std::fs::remove_dir(group);
 }
 
 /// Which controllers a worker could use here, found by using each.
@@ -99,10 +132,7 @@ struct Entered {
 impl Entered {
     /// Puts this process into a new group. `worker` goes into the leaf with it where one is needed.
     fn at(own: &Path, plan: &[(&str, &str, String)], worker: Option<i32>) -> Result<Self, String> {
-        let is_leaf = own
-            .file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(LEAF.as_bytes()));
-        let base = own.parent().filter(|_| is_leaf).unwrap_or(own);
+        let base = base_of(own);
         for (controller, _, _) in plan {
             usable(base, controller)?;
         }
@@ -114,7 +144,7 @@ impl Entered {
             leaf: None,
             enabled: Vec::new(),
         };
-        entered.enable(plan, worker)?;
+        entered.enable(plan, worker, base != own)?;
         match entered.settle(plan, pid) {
             Ok(()) => Ok(entered),
             Err(error) => {
@@ -125,7 +155,13 @@ impl Entered {
         }
     }
 
-    fn enable(&mut self, plan: &[(&str, &str, String)], worker: Option<i32>) -> Result<(), String> {
+    /// `left` says that worker and helper have left the base already.
+    fn enable(
+        &mut self,
+        plan: &[(&str, &str, String)],
+        worker: Option<i32>,
+        left: bool,
+    ) -> Result<(), String> {
         let control = self.base.join("cgroup.subtree_control");
         let missing: Vec<&str> = plan
             .iter()
@@ -139,13 +175,12 @@ impl Entered {
         // In one write, which holds for all or for none.
         let turn_on = || std::fs::write(&control, all.join(" "));
         let failed = |error: io::Error| format!("{}: {error}", control.display());
-        match turn_on() {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
-            result => {
-                result.map_err(failed)?;
-                self.enabled = missing.into_iter().map(str::to_owned).collect();
-                return Ok(());
-            }
+        // The root of the hierarchy may hold processes beside groups with limits; only it has no
+        // type. Elsewhere pids and cpu could be turned on, and nobody could enter the group then.
+        if left || !self.base.join("cgroup.type").exists() {
+            turn_on().map_err(failed)?;
+            self.enabled = missing.into_iter().map(str::to_owned).collect();
+            return Ok(());
         }
         let pid = rustix::process::getpid().as_raw_pid();
         let members: Vec<i32> = worker.into_iter().chain([pid]).collect();
@@ -186,9 +221,6 @@ impl Entered {
     /// Puts everything back as it was.
     fn leave(self) -> Result<(), String> {
         let pid = rustix::process::getpid().as_raw_pid();
-        if let Some(leaf) = &self.leaf {
-            move_into(leaf, pid)?;
-        }
         let off: Vec<String> = self.enabled.iter().map(|it| format!("-{it}")).collect();
         if !off.is_empty() {
             write(&self.base.join("cgroup.subtree_control"), &off.join(" "))?;
@@ -197,6 +229,14 @@ impl Entered {
         remove_empty(&self.base);
         Ok(())
     }
+}
+
+/// The group whose worker and helper are in `own`: its parent if it is a leaf that was made for them.
+fn base_of(own: &Path) -> &Path {
+    let is_leaf = own
+        .file_name()
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(LEAF.as_bytes()));
+    own.parent().filter(|_| is_leaf).unwrap_or(own)
 }
 
 /// Removes the groups of workers that are gone; one that holds a process stays.
@@ -293,6 +333,51 @@ mod tests {
         std::fs::write(dir.path().join("cgroup.procs"), "").unwrap();
         assert!(usable(dir.path(), "cpu").is_ok());
         assert!(usable(dir.path(), "memory").unwrap_err().contains("memory"));
+    }
+
+    #[test]
+    fn a_missing_controller_does_not_keep_the_other_limits_from_holding() {
+        let limits = Limits {
+            memory_bytes: Some(64 << 20),
+            processes: Some(32),
+            ..Limits::default()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path();
+        std::fs::write(own.join("cgroup.controllers"), "cpu pids").unwrap();
+        std::fs::write(own.join("cgroup.procs"), "").unwrap();
+        std::fs::write(own.join("cgroup.subtree_control"), "").unwrap();
+        let (features, group) = enter_beneath(Ok(own.to_owned()), &plan(&limits), None);
+        let [memory, pids] = &features[..] else {
+            panic!("{features:?}");
+        };
+        assert!(!memory.available && memory.detail.contains("no memory controller"));
+        assert!(pids.available, "{pids:?}");
+        let written = std::fs::read_to_string(group.unwrap().join("pids.max")).unwrap();
+        assert_eq!(written, "32");
+        let (features, group) = enter_beneath(Err("none here".into()), &plan(&limits), None);
+        assert!(features.iter().all(|feature| !feature.available) && group.is_none());
+    }
+
+    /// What the kernel lets be turned on in a group with processes, and lets nobody use then.
+    #[test]
+    fn a_unit_with_processes_is_left_before_its_controllers_are_turned_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path();
+        for (file, text) in [
+            ("cgroup.controllers", "cpu pids"),
+            ("cgroup.procs", ""),
+            ("cgroup.subtree_control", ""),
+            ("cgroup.type", "domain"),
+        ] {
+            std::fs::write(own.join(file), text).unwrap();
+        }
+        let plan = [("pids", "pids.max", "32".to_owned())];
+        let entered = Entered::at(own, &plan, Some(77)).unwrap();
+        let leaf = entered.leaf.clone().unwrap();
+        assert_eq!(leaf, own.join("quintet-worker-77"));
+        let moved = std::fs::read_to_string(leaf.join("cgroup.procs")).unwrap();
+        assert_eq!(moved, std::process::id().to_string(), "the last of two");
     }
 
     /// A folder stands for the hierarchy, where this machine's has none of the controllers: what is

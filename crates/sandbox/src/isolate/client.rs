@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::wire::{Files, Program, Reply, SpawnRequest};
-use super::{Feature, HelperSettings, IsolationConfig};
+use super::{Feature, HelperSettings, IsolationConfig, cgroup};
 
 /// How long a helper may take to confine itself.
 const START: Duration = Duration::from_secs(10);
@@ -100,6 +100,7 @@ impl IsolationClient {
         // One that is gone needs no killing.
         let _ = helper.process.kill().await;
         let Some(group) = helper.group else { return };
+        cgroup::kill(&group);
         let removed = async {
             while std::fs::remove_dir(&group)
                 .is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
@@ -185,7 +186,7 @@ impl Inner {
         };
         let waiting = Waiting::new(Mutex::new(Some(HashMap::new())));
         let mut replies = JoinSet::new();
-        replies.spawn(read_replies(reader, waiting.clone()));
+        replies.spawn(read_replies(reader, waiting.clone(), group.clone()));
         let helper = Helper {
             writer,
             next: 0,
@@ -205,7 +206,7 @@ impl Helper {
 }
 
 /// Routes replies until the helper is gone; whoever still waits then is told by the drop.
-async fn read_replies(mut reader: OwnedReadHalf, waiting: Waiting) {
+async fn read_replies(mut reader: OwnedReadHalf, waiting: Waiting, group: Option<PathBuf>) {
     while let Ok(reply) = read_reply(&mut reader).await {
         let mut waiting = lock(&waiting);
         let Some(map) = &mut *waiting else { return };
@@ -224,6 +225,10 @@ async fn read_replies(mut reader: OwnedReadHalf, waiting: Waiting) {
             Reply::Exited { id, code } => finish(map, id, IsolatedExit::Code(code)),
             Reply::Killed { id, signal } => finish(map, id, IsolatedExit::Signal(signal)),
         }
+    }
+    // What it started would go on beyond its limits, which a new helper's group counts anew.
+    if let Some(group) = group {
+        cgroup::kill(&group);
     }
     *lock(&waiting) = None;
 }

@@ -37,7 +37,8 @@ const TARGET: ABI = ABI::V6;
 pub(super) fn apply(config: &IsolationConfig, root: &Path) -> (Vec<Feature>, Option<PathBuf>) {
     // Before Landlock, which would forbid writing to the hierarchy.
     let (mut features, group) = cgroup::enter(&config.limits);
-    features.push(rlimits(&config.limits));
+    let rlimits = rlimits(&config.limits, &features);
+    features.push(rlimits);
     if config.confine {
         features.extend(confine_thread(config, root));
     }
@@ -206,10 +207,18 @@ fn describe(ruleset: &RulesetStatus, landlock: &LandlockStatus) -> Feature {
     }
 }
 
-fn rlimits(limits: &Limits) -> Feature {
+/// The limits of each process; what holds for all commands together needs none of its own, which
+/// would count other processes of the user too.
+fn rlimits(limits: &Limits, groups: &[Feature]) -> Feature {
+    let unless_grouped = |controller: &str, limit: Option<u64>| {
+        let held = |feature: &Feature| feature.name == controller && feature.available;
+        limit.filter(|_| !groups.iter().any(held))
+    };
+    let memory = unless_grouped("cgroup.memory", limits.memory_bytes);
+    let processes = unless_grouped("cgroup.pids", limits.processes);
     let wanted = [
-        (Resource::Data, limits.memory_bytes, "memory"),
-        (Resource::Nproc, limits.processes, "processes"),
+        (Resource::Data, memory, "memory"),
+        (Resource::Nproc, processes, "processes"),
         (Resource::Cpu, limits.cpu_secs, "CPU time"),
         (Resource::Nofile, limits.open_files, "open files"),
         (Resource::Fsize, limits.file_bytes, "file size"),

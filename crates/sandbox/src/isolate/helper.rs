@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -18,6 +19,9 @@ use super::{HelperCommand, HelperSettings, confine};
 
 /// What makes a helper's second start give its program a terminal.
 const TERMINAL: &str = "--terminal";
+
+/// Half of the memory that all may have, on top of what a process has.
+const FIRST_VICTIM: &[u8] = b"500";
 
 /// Runs the helper. `args` are the arguments after those in [`HelperCommand::args`].
 ///
@@ -56,10 +60,13 @@ fn serve(settings: &OsString) -> io::Result<()> {
         .and_then(|text| serde_json::from_str(text).ok())
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let socket = UnixStream::from(rustix::stdio::stdin().try_clone_to_owned()?);
+    // Before Landlock, which would forbid to open it.
+    let victims = Victims::new();
     let (features, group) = confine::apply(&settings.config, &settings.root);
     let mut server = Server {
         socket,
         helper: settings.config.helper,
+        victims,
         children: HashMap::new(),
     };
     server.reply(&Reply::Ready { features, group })?;
@@ -73,7 +80,34 @@ fn serve(settings: &OsString) -> io::Result<()> {
 struct Server {
     socket: UnixStream,
     helper: HelperCommand,
+    victims: Option<Victims>,
     children: HashMap<u64, Running>,
+}
+
+/// Makes what is started the first that the kernel kills for want of memory: the helper is in the
+/// same group, and with it all would be lost.
+struct Victims {
+    /// This process's own, which what it starts begins with.
+    score: File,
+    own: String,
+}
+
+impl Victims {
+    fn new() -> Option<Self> {
+        let score = "/proc/self/oom_score_adj";
+        let own = std::fs::read_to_string(score).ok()?;
+        let score = File::options().write(true).open(score).ok()?;
+        Some(Self { score, own })
+    }
+
+    /// Starts a program. To raise the score, and to lower it to what it was, needs no right.
+    fn start(&mut self, command: &mut Command) -> io::Result<Child> {
+        // A kernel that refuses it leaves the choice to chance.
+        let _ = self.score.write_all(FIRST_VICTIM);
+        let child = command.spawn();
+        let _ = self.score.write_all(self.own.as_bytes());
+        child
+    }
 }
 
 struct Running {
@@ -205,7 +239,10 @@ impl Server {
             .stdin(stdin)
             .stdout(stdout)
             .stderr(stderr);
-        let mut child = command.spawn()?;
+        let mut child = match &mut self.victims {
+            Some(victims) => victims.start(&mut command)?,
+            None => command.spawn()?,
+        };
         let pid = i32::try_from(child.id()).unwrap_or_default();
         let pidfd = Pid::from_raw(pid)
             .ok_or(rustix::io::Errno::SRCH)

@@ -360,8 +360,9 @@ impl Job {
             Event::Exited(status) => {
                 self.status = Some(status.map_err(|error| error.to_string()));
                 self.grace = Some(Instant::now() + Duration::from_millis(GRACE_MS));
-                if self.stop.is_some() {
-                    // What left the group must not survive the cancelled command.
+                let lost = matches!(self.status, Some(Err(_)));
+                if self.stop.is_some() || lost {
+                    // Nothing survives a cancelled command, nor one whose end nobody can see.
                     self.kill_tree().await;
                 }
             }

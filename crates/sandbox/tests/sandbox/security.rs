@@ -175,6 +175,66 @@ fn the_probe_names_every_means_and_its_state() {
     assert!(std::fs::read_dir("/root").is_ok() || rustix::process::geteuid().as_raw() != 0);
 }
 
+#[tokio::test]
+async fn commands_are_killed_for_want_of_memory_before_what_starts_them() {
+    let bed = Bed::start().await;
+    let mut config = bed.config("w");
+    config.isolation = Some(isolation(Limits::default(), Network::On));
+    let _worker = bed.worker_with(config).await;
+    for _ in 0..2 {
+        let line = "cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj";
+        let output = run(&bed, "w", command(line)).await;
+        let scores = text(&output.stdout).lines();
+        let scores: Vec<i32> = scores.map(|score| score.parse().unwrap()).collect();
+        assert!(scores[0] > scores[1] + 100, "{scores:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_helper_ran_that_was_killed_is_dead_too() {
+    let bed = Bed::start().await;
+    let mut config = bed.config("w");
+    config.isolation = Some(isolation(Limits::default(), Network::On));
+    let root = config.root.clone();
+    let _worker = bed.worker_with(config).await;
+    let line = "sleep 300 & echo $$ $! $PPID > wrote; mv wrote pids; wait";
+    let running = bed.hub.exec("w", command(line)).await.unwrap();
+    let pids: Vec<i32> = soon("the command runs", async {
+        loop {
+            if let Ok(text) = std::fs::read_to_string(root.join("pids")) {
+                break text
+                    .split_whitespace()
+                    .map(|pid| pid.parse().unwrap())
+                    .collect();
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let [shell, sleep, helper] = pids[..] else {
+        panic!("{pids:?}");
+    };
+    let helper = rustix::process::Pid::from_raw(helper).unwrap();
+    rustix::process::kill_process(helper, rustix::process::Signal::KILL).unwrap();
+    let ended = soon("the command ends", running.output(usize::MAX)).await;
+    assert!(
+        !matches!(&ended, Ok(output) if output.outcome == ExecOutcome::Exited(0)),
+        "{ended:?}"
+    );
+    let lives = |pid: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // One that nobody has waited for yet is dead all the same.
+        !stat.is_empty() && !stat.contains(") Z ")
+    };
+    soon("what it ran is dead", async {
+        while lives(shell) || lives(sleep) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(run(&bed, "w", command("echo next")).await.stdout, b"next\n");
+}
+
 /// A folder outside the root and /tmp that this user can write.
 fn outside() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
