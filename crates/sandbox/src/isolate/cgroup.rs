@@ -374,7 +374,7 @@ mod tests {
         }
         let plan = [("pids", "pids.max", "32".to_owned())];
         let entered = Entered::at(own, &plan, Some(77)).unwrap();
-        let leaf = entered.leaf.clone().unwrap();
+        let leaf = entered.leaf.unwrap();
         assert_eq!(leaf, own.join("quintet-worker-77"));
         let moved = std::fs::read_to_string(leaf.join("cgroup.procs")).unwrap();
         assert_eq!(moved, std::process::id().to_string(), "the last of two");
