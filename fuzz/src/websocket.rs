@@ -68,12 +68,12 @@ fn messages_come_back(role: Role, limit: usize, key: [u8; 4], cuts: &[u8], strea
                 frame.whole(&close_payload(*code, reason), &mut wire);
             }
             WsMessage::Text(_) | WsMessage::Binary(_) => {
-                // Both ways out, in turns: gathered, and as it lies.
-                if number % 2 == 0 {
+                // Both ways out, in turns: gathered, and as it lies, which no key does.
+                if number % 2 == 0 || key.is_some() {
                     frame.whole(&payload, &mut wire);
                 } else {
                     frame.head(payload.len(), &mut wire);
-                    wire.extend_from_slice(&frame.payload(payload));
+                    wire.extend_from_slice(&payload);
                 }
             }
         }
