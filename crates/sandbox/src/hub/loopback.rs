@@ -1,6 +1,7 @@
 //! Whether a TCP peer is a process of this user on this machine.
 
 use std::fmt::Write as _;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 mod diag;
@@ -14,9 +15,7 @@ pub fn is_same_user(local: SocketAddr, peer: SocketAddr) -> bool {
         return false;
     }
     let own = rustix::process::geteuid().as_raw();
-    // A kernel without that part answers as if there were no such socket.
-    let asked = diag::owner(peer, local).ok().flatten();
-    let found = asked.or_else(|| in_tables(local, peer));
+    let found = known(diag::owner(peer, local), || in_tables(local, peer));
     found.is_some_and(|socket| socket.uid == own && holder::is_free(socket.inode, own))
 }
 
@@ -25,6 +24,15 @@ pub fn is_same_user(local: SocketAddr, peer: SocketAddr) -> bool {
 struct Socket {
     uid: u32,
     inode: u64,
+}
+
+/// What the kernel answered, or the tables say. A kernel that can't be asked of sockets answers as if
+/// there were none.
+fn known(
+    asked: io::Result<Option<Socket>>,
+    tables: impl FnOnce() -> Option<Socket>,
+) -> Option<Socket> {
+    asked.ok().flatten().or_else(tables)
 }
 
 /// What the tables of sockets say, which any process may read.
@@ -105,6 +113,15 @@ mod tests {
             assert!(holder::is_free(listed.inode, own));
             drop(client);
         }
+    }
+
+    #[test]
+    fn the_tables_are_asked_where_the_kernel_knows_no_socket() {
+        let socket = |uid| Some(Socket { uid, inode: 77 });
+        let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
+        assert_eq!(known(Ok(None), || socket(1)), socket(1));
+        assert_eq!(known(Err(unsupported()), || socket(1)), socket(1));
+        assert_eq!(known(Ok(socket(2)), || socket(1)), socket(2));
     }
 
     #[test]
