@@ -1,8 +1,9 @@
 //! A WebSocket whose handshake is done, over any byte stream.
 //!
 //! Large payloads are read straight into the memory that they are handed out in, and written from
-//! the memory that they came in. Between messages a connection holds no buffer at all, so that
-//! thousands of idle ones cost little.
+//! the memory that they came in. Between small messages a connection holds no buffer at all, so that
+//! thousands of idle ones cost little; what large ones were read into, 6 MiB at the most, is kept for
+//! the next until sixteen small ones in a row have come.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
