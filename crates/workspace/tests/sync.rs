@@ -408,6 +408,54 @@ async fn a_renamed_file_that_is_refused_keeps_its_bytes() {
     assert!(kept.contains(&bytes), "the moved bytes are kept");
 }
 
+/// What the master says that keeps it from going on.
+async fn told_failure(host: &Host) -> String {
+    let told = async {
+        loop {
+            if let Some(failure) = host.workspace.status().await.unwrap().failure {
+                return failure;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, told).await.unwrap()
+}
+
+/// What is sent is verified by the replica. What it asks for again the master
+/// verifies too, so that the damage is named where it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_in_the_masters_store_is_named_there_and_reaches_no_file() {
+    let host = Host::new().await;
+    let bytes = noise("large", 3 << 20);
+    fs::write(host.dir().join("large"), &bytes).unwrap();
+    host.workspace.flush().await.unwrap();
+    let mut objects: Vec<_> = fs::read_dir(host.home.path().join("cas"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|folder| folder.file_name().unwrap().len() == 2)
+        .flat_map(|folder| fs::read_dir(folder).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    objects.sort_by_key(|object| fs::metadata(object).unwrap().len());
+    // Not the list, which is the shortest.
+    let object = &objects[1];
+    let stored = fs::read(object).unwrap();
+    let mut damaged = stored.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    fs::write(object, damaged).unwrap();
+    let one = host.mirror("one").await;
+    let failure = told_failure(&host).await;
+    let name = object.file_name().unwrap().to_str().unwrap();
+    assert!(
+        failure.starts_with(&format!("the stored content {name} is damaged")),
+        "{failure}"
+    );
+    assert_eq!(tree(&one.dir).len(), 0);
+    fs::write(object, stored).unwrap();
+    one.agree().await;
+    assert!(fs::read(one.dir.join("large")).unwrap() == bytes);
+}
+
 /// The replica only sees that its connection ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_takes_nothing_from_a_replica_is_told_by_the_master() {
@@ -421,17 +469,8 @@ async fn a_store_that_takes_nothing_from_a_replica_is_told_by_the_master() {
         fs::write(file, "").unwrap();
     }
     fs::write(one.dir.join("large"), noise("large", 200_000)).unwrap();
-    let told = async {
-        loop {
-            if let Some(failure) = host.workspace.status().await.unwrap().failure {
-                return failure;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let failure = tokio::time::timeout(LONG, told).await.unwrap();
     assert_eq!(
-        failure,
+        told_failure(&host).await,
         format!("{}: Not a directory (os error 20)", store.display())
     );
     for file in in_the_way {

@@ -79,6 +79,15 @@ pub enum Object {
     Chunks(Manifest),
 }
 
+/// Who finds out whether stored bytes have the hash that is their name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Whoever reads them.
+    Verify,
+    /// Whoever they are sent to.
+    Receiver,
+}
+
 /// The folder `cas/`.
 #[derive(Debug)]
 pub struct Cas {
@@ -267,6 +276,15 @@ impl Cas {
     /// Reads an object. Bytes are verified; chunks of a list are verified when
     /// they are read.
     pub fn read(&self, hash: &ContentHash) -> Result<Option<Object>, CasError> {
+        self.read_trusting(hash, Trust::Verify)
+    }
+
+    /// Reads an object, and verifies it as far as nobody else does.
+    pub(crate) fn read_trusting(
+        &self,
+        hash: &ContentHash,
+        trust: Trust,
+    ) -> Result<Option<Object>, CasError> {
         let path = self.object_path(hash);
         let mut file = match File::open(&path) {
             Ok(file) => file,
@@ -317,7 +335,7 @@ impl Cas {
             _ => return Err(damaged("its first byte is unknown")),
         };
         match &object {
-            Object::Bytes(bytes) if ContentHash::of(bytes) != *hash => {
+            Object::Bytes(bytes) if trust == Trust::Verify && ContentHash::of(bytes) != *hash => {
                 Err(damaged("its hash is another one"))
             }
             _ => Ok(Some(object)),

@@ -13,7 +13,7 @@
 //! hash and u32 LE of length for each).
 //!
 //! **Rules.** Written beside, renamed, and synced before anything refers to it.
-//! Verified on every read. A writer holds the store's lock shared from its first
+//! Verified on every read, but for what goes to a replica that verifies it. A writer holds the store's lock shared from its first
 //! object until what refers to it is committed; garbage collection removes
 //! objects only while it holds it alone, and looks at the references again then.
 
@@ -26,6 +26,7 @@ pub(crate) mod small;
 mod total;
 pub(crate) mod whole;
 
+pub(crate) use cas::Trust;
 pub use cas::{Cas, CasError, Object, WriteGuard};
 pub(crate) use chunk::cut_points;
 pub use chunk::{CHUNK_AVERAGE, CHUNK_MAX, CHUNK_MIN, Ingest, Ingested, SMALL};
@@ -38,8 +39,8 @@ use crate::proto::fetch::Offer;
 pub const MANIFEST_FROM: u64 = 1 << 20;
 
 /// What to answer to a request for an object of the store.
-pub(crate) fn offer(cas: &Cas, hash: &ContentHash) -> Result<Offer, CasError> {
-    match cas.read(hash)? {
+pub(crate) fn offer(cas: &Cas, hash: &ContentHash, trust: Trust) -> Result<Offer, CasError> {
+    match cas.read_trusting(hash, trust)? {
         None => Ok(Offer::Nothing),
         Some(Object::Bytes(bytes)) => Ok(Offer::Whole(bytes)),
         Some(Object::Chunks(manifest)) if manifest.total_size >= MANIFEST_FROM => {

@@ -1,6 +1,6 @@
 //! One replica's connection: the session and what it needs from the disk.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::engine::{Command, CommitRequest};
 use super::fresh::Fresh;
 use super::own::OwnObjects;
 use super::workspace::{Workspace, WorkspaceError, read_content};
-use crate::content::{Cas, CasError, Object, SMALL, WriteGuard};
+use crate::content::{Cas, CasError, Object, SMALL, Trust, WriteGuard};
 use crate::history::{HistoryError, HistoryReader};
 use crate::link::{Link, LinkError};
 use crate::proto::fetch::{Finish, Offer};
@@ -27,7 +27,9 @@ use crate::transport::Connection;
 
 /// Contents that are read before the replica has taken those before them: what
 /// is read too early leaves the cores' caches before it is sent.
-const UNSENT: usize = 6;
+const UNSENT: usize = 8;
+/// Contents that were sent last, and would be verified if they are asked for again.
+const SENT: usize = 256;
 
 /// A connection ended, and not because the replica closed it.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +50,7 @@ pub enum ServeError {
 enum Finished {
     Announced(u64, Vec<Announcement>),
     Flushed(u64, u64),
-    Loaded(String, Offer),
+    Loaded(Vec<(String, Offer)>),
     Prepared(Vec<(ContentHash, u64)>),
     Planned(ContentHash, Manifest, Vec<usize>),
     ChunkKept(ContentHash, usize),
@@ -98,6 +100,8 @@ impl Workspace {
             contents: HashMap::new(),
             manifests: HashMap::new(),
             guard: None,
+            wanted: Vec::new(),
+            sent: VecDeque::new(),
             unsent: Arc::new(Semaphore::new(UNSENT)),
         };
         let result = tokio::select! {
@@ -129,6 +133,11 @@ struct Server {
     manifests: HashMap<ContentHash, Manifest>,
     /// Held from the first object that is stored for a batch to its commit.
     guard: Option<WriteGuard>,
+    /// Contents that the replica asked for: those that are asked for at once are
+    /// read by one thread.
+    wanted: Vec<String>,
+    /// What it was sent last, the oldest first.
+    sent: VecDeque<ContentHash>,
     /// Room for contents that are read and not sent.
     unsent: Arc<Semaphore>,
 }
@@ -218,7 +227,10 @@ impl Server {
                 let ledger = self.workspace.ledger();
                 self.session.poll_effect(self.started.elapsed(), &ledger)
             };
-            let Some(effect) = effect else { return Ok(()) };
+            let Some(effect) = effect else {
+                self.load_wanted();
+                return Ok(());
+            };
             let stores = matches!(
                 effect,
                 MasterEffect::Plan { .. }
@@ -236,6 +248,60 @@ impl Server {
             }
             self.start(effect);
         }
+    }
+
+    /// Reads what was asked for, once there is room for it.
+    fn load_wanted(&mut self) {
+        if self.wanted.is_empty() {
+            return;
+        }
+        let wanted: Vec<_> = std::mem::take(&mut self.wanted)
+            .into_iter()
+            .map(|name| {
+                let hash = ContentHash::parse(&name);
+                let trust = hash.map_or(Trust::Verify, |hash| self.trust(hash));
+                (name, hash, trust)
+            })
+            .collect();
+        let workspace = self.workspace.clone();
+        let unsent = Arc::clone(&self.unsent);
+        self.effects.spawn(async move {
+            let inner = Arc::clone(&workspace.inner);
+            let room = u32::try_from(wanted.len().min(UNSENT)).unwrap_or_default();
+            let mut places = unsent.acquire_many_owned(room).await.ok();
+            let contents = workspace.read(move |reader, cas| {
+                let load = |(name, hash, trust): (String, Option<ContentHash>, Trust)| {
+                    let offer = match hash {
+                        Some(hash) => read_content(reader, cas, &inner.own, &hash, trust)?,
+                        None => None,
+                    };
+                    let offer = match offer.unwrap_or(Offer::Nothing) {
+                        Offer::Whole(bytes) if bytes.len() as u64 > SMALL => {
+                            let _place = places.as_mut().and_then(|places| places.split(1));
+                            Offer::Whole(Bytes::from_owner(Unsent { bytes, _place }))
+                        }
+                        other => other,
+                    };
+                    Ok((name, offer))
+                };
+                wanted.into_iter().map(load).collect()
+            });
+            Ok(Finished::Loaded(contents.await?))
+        });
+    }
+
+    /// The replica verifies what it is sent. If it asks again for what it was sent
+    /// a moment ago, it may have been sent something else: then it is verified here,
+    /// and damage in the store is named.
+    fn trust(&mut self, hash: ContentHash) -> Trust {
+        if self.sent.contains(&hash) {
+            return Trust::Verify;
+        }
+        if self.sent.len() == SENT {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(hash);
+        Trust::Receiver
     }
 
     fn start(&mut self, effect: MasterEffect) {
@@ -261,31 +327,7 @@ impl Server {
                 self.effects
                     .spawn(async move { Ok(Finished::Flushed(barrier, workspace.flush().await?)) });
             }
-            MasterEffect::LoadContent { content_hash } => {
-                let unsent = Arc::clone(&self.unsent);
-                self.effects.spawn(async move {
-                    let inner = Arc::clone(&workspace.inner);
-                    let place = unsent.acquire_owned().await;
-                    let offer = match ContentHash::parse(&content_hash) {
-                        Some(hash) => {
-                            workspace
-                                .read(move |reader, cas| {
-                                    read_content(reader, cas, &inner.own, &hash)
-                                })
-                                .await?
-                        }
-                        None => None,
-                    };
-                    let offer = match offer.unwrap_or(Offer::Nothing) {
-                        Offer::Whole(bytes) if bytes.len() as u64 > SMALL => {
-                            let _place = place.ok();
-                            Offer::Whole(Bytes::from_owner(Unsent { bytes, _place }))
-                        }
-                        other => other,
-                    };
-                    Ok(Finished::Loaded(content_hash, offer))
-                });
-            }
+            MasterEffect::LoadContent { content_hash } => self.wanted.push(content_hash),
             MasterEffect::Prepare {
                 sandbox_id: _,
                 entries,
@@ -390,7 +432,11 @@ impl Server {
         match finished {
             Finished::Announced(epoch, changes) => self.session.announced(epoch, changes),
             Finished::Flushed(barrier, sequence) => self.session.flushed(barrier, sequence),
-            Finished::Loaded(hash, offer) => self.session.content_loaded(hash, offer),
+            Finished::Loaded(contents) => {
+                for (hash, offer) in contents {
+                    self.session.content_loaded(hash, offer);
+                }
+            }
             Finished::Prepared(missing) => self.session.prepared(missing),
             Finished::Planned(hash, manifest, missing) => {
                 self.manifests.insert(hash, manifest);

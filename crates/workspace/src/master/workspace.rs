@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 use super::engine::{Command, Engine, Reply};
 use super::fresh::Fresh;
 use super::own::OwnObjects;
-use crate::content::{Cas, CasError, Ingest, Object};
+use crate::content::{Cas, CasError, Ingest, Object, Trust};
 use crate::history::{History, HistoryError, HistoryReader};
 use crate::mailbox::{Mailbox, mailbox};
 use crate::place::make_private;
@@ -521,12 +521,13 @@ pub(super) fn read_content(
     cas: &Cas,
     own: &Mutex<OwnObjects>,
     hash: &ContentHash,
+    trust: Trust,
 ) -> Result<Option<Offer>, WorkspaceError> {
     if *hash == ContentHash::empty() {
         return Ok(Some(Offer::Whole(Bytes::new())));
     }
     let own = || own.lock().unwrap_or_else(PoisonError::into_inner);
-    let stored = || match crate::content::offer(cas, hash)? {
+    let stored = || match crate::content::offer(cas, hash, trust)? {
         Offer::Nothing => Ok(None),
         offer => Ok(Some(offer)),
     };

@@ -13,7 +13,7 @@ use super::assembly::Assemblies;
 use super::database::{self, Conflict, Durable, ReplicaDatabase};
 use super::handle::ReplicaOpError;
 use super::intents;
-use crate::content::{Cas, CasError, Object, small};
+use crate::content::{Cas, CasError, Object, Trust, small};
 use crate::history::{HistoryError, set_meta};
 use crate::mailbox::Commands;
 use crate::proto::fetch::{Finish, Offer};
@@ -412,7 +412,7 @@ impl Engine {
         if let Ok(Some(bytes)) = self.db.read(|db| small::get(db, hash)) {
             return Offer::Whole(bytes.into());
         }
-        crate::content::offer(&self.cas, hash).unwrap_or_else(|error| {
+        crate::content::offer(&self.cas, hash, Trust::Verify).unwrap_or_else(|error| {
             tracing::error!(%error, "a content cannot be given to the master");
             Offer::Nothing
         })
