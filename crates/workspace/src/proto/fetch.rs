@@ -3,7 +3,10 @@
 //! A content is asked for whole. The answer is the content, or the list of its
 //! chunks; then the chunks that are not at hand are asked for, several at a
 //! time. Wrong content is never passed on: it is asked for again, and a second
-//! time is an error that closes the connection.
+//! time is an error that closes the connection. Who keeps chunks by their names
+//! has each of them verified ([`Chunks::Verified`]); who only puts a content
+//! together verifies that ([`Chunks::AsPartsOfTheWhole`]), and what turns out to
+//! be wrong then is verified when it comes again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -30,7 +33,8 @@ pub enum FetchStep {
         /// Its chunks.
         manifest: Manifest,
     },
-    /// Keep a chunk (verified), then say so with [`Fetches::chunk_kept`].
+    /// Keep a chunk (verified as [`Chunks`] says), then say so with
+    /// [`Fetches::chunk_kept`].
     KeepChunk {
         /// The content that it is a part of.
         hash: ContentHash,
@@ -57,8 +61,17 @@ pub enum Finish {
     Right,
     /// Every chunk is right and the whole is not.
     Wrong,
-    /// These chunks, which were at hand, turned out to be others.
+    /// These chunks, which were at hand or came unverified, are others.
     Missing(Vec<usize>),
+}
+
+/// Who finds out whether a chunk has the hash that it was asked for by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunks {
+    /// [`Fetches`], before it is kept.
+    Verified,
+    /// Whoever answers [`FetchStep::Finish`], by the hash of the whole.
+    AsPartsOfTheWhole,
 }
 
 /// The peer's content is wrong.
@@ -111,18 +124,33 @@ struct Request {
 }
 
 /// Requests for content that are under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Fetches {
+    chunks: Chunks,
     wants: HashMap<ContentHash, Want>,
     /// What each request is for; a chunk may be a part of several contents.
     requested: HashMap<ContentHash, Request>,
     waiting: VecDeque<ContentHash>,
     in_flight: usize,
+    /// How often what was asked for came wrong; all that is here is verified.
     wrong: BTreeMap<ContentHash, u8>,
     steps: VecDeque<FetchStep>,
 }
 
 impl Fetches {
+    /// Nothing is under way yet.
+    pub fn new(chunks: Chunks) -> Self {
+        Self {
+            chunks,
+            wants: HashMap::new(),
+            requested: HashMap::new(),
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            wrong: BTreeMap::new(),
+            steps: VecDeque::new(),
+        }
+    }
+
     /// Wants a content of this size. Wanting it twice is the same as once.
     pub fn want(&mut self, hash: ContentHash, size: u64) {
         if self.wants.contains_key(&hash) {
@@ -150,7 +178,7 @@ impl Fetches {
 
     /// Forgets everything, when the connection is lost.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self::new(self.chunks);
     }
 
     fn ask(&mut self, hash: ContentHash, target: Target) {
@@ -230,7 +258,9 @@ impl Fetches {
                     .is_none_or(|want| right_size(want.size)),
                 Target::Chunk { size, .. } => right_size(*size),
             });
-        if !fits || ContentHash::of(&content) != hash {
+        let verified_later =
+            self.chunks == Chunks::AsPartsOfTheWhole && !whole && !self.wrong.contains_key(&hash);
+        if !fits || !verified_later && ContentHash::of(&content) != hash {
             return self
                 .again(hash, targets)
                 .map_err(|hash| FetchError::WrongContent { hash });
@@ -349,6 +379,12 @@ impl Fetches {
                 Ok(())
             }
             Finish::Missing(chunks) => {
+                if let State::Finishing(manifest) = &want.state {
+                    let missing = chunks.iter().filter_map(|at| manifest.chunks.get(*at));
+                    for chunk in missing {
+                        self.wrong.entry(chunk.hash).or_default();
+                    }
+                }
                 self.planned(hash, chunks);
                 Ok(())
             }
@@ -452,7 +488,7 @@ mod tests {
     #[test]
     fn wrong_content_is_asked_for_again_and_then_is_an_error() {
         let hash = ContentHash::of(b"right");
-        let mut fetches = Fetches::default();
+        let mut fetches = Fetches::new(Chunks::Verified);
         fetches.want(hash, 5);
         assert_eq!(fetches.poll(), Some(FetchStep::Request(hash)));
         fetches
@@ -468,7 +504,7 @@ mod tests {
     #[test]
     fn only_missing_chunks_are_asked_for_and_each_only_once() {
         let (hash, manifest) = manifest(&[b"aaaa", b"bbb", b"aaaa", b"cc"]);
-        let mut fetches = Fetches::default();
+        let mut fetches = Fetches::new(Chunks::Verified);
         fetches.want(hash, 13);
         fetches.poll();
         fetches
@@ -511,10 +547,46 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_that_the_whole_showed_to_be_wrong_is_verified_when_it_comes_again() {
+        let (hash, manifest) = manifest(&[b"aaaa", b"bbb"]);
+        let (a, b) = (ContentHash::of(b"aaaa"), ContentHash::of(b"bbb"));
+        let mut fetches = Fetches::new(Chunks::AsPartsOfTheWhole);
+        fetches.want(hash, 7);
+        fetches.poll();
+        let json = manifest.to_json();
+        fetches
+            .response(&hash.to_string(), Bytes::new(), 7, Some(&json))
+            .unwrap();
+        fetches.poll();
+        fetches.planned(&hash, &[0, 1]);
+        for (chunk, sent) in [(a, &b"aaaa"[..]), (b, b"xxx")] {
+            assert_eq!(fetches.poll(), Some(FetchStep::Request(chunk)));
+            let size = sent.len() as u64;
+            let sent = Bytes::from_static(sent);
+            fetches
+                .response(&chunk.to_string(), sent, size, None)
+                .unwrap();
+            assert!(matches!(fetches.poll(), Some(FetchStep::KeepChunk { .. })));
+            fetches.chunk_kept(&hash, 1);
+        }
+        assert_eq!(fetches.poll(), Some(FetchStep::Finish(hash)));
+        fetches.finished(&hash, &Finish::Missing(vec![1])).unwrap();
+        let mut answer = |sent: &'static [u8]| {
+            assert_eq!(fetches.poll(), Some(FetchStep::Request(b)));
+            fetches.response(&b.to_string(), Bytes::from_static(sent), 3, None)
+        };
+        answer(b"yyy").unwrap();
+        assert!(matches!(
+            answer(b"zzz"),
+            Err(FetchError::WrongContent { hash }) if hash == b
+        ));
+    }
+
+    #[test]
     fn a_manifest_whose_true_chunks_make_another_content_is_refused() {
         let (_, manifest) = manifest(&[b"aaaa", b"bbb"]);
         let hash = ContentHash::of(b"another");
-        let mut fetches = Fetches::default();
+        let mut fetches = Fetches::new(Chunks::Verified);
         fetches.want(hash, 7);
         for attempt in 0..2 {
             assert_eq!(fetches.poll(), Some(FetchStep::Request(hash)));
@@ -539,7 +611,7 @@ mod tests {
     #[test]
     fn a_content_that_is_its_own_only_chunk_does_not_go_round_in_circles() {
         let (hash, manifest) = manifest(&[b"one chunk"]);
-        let mut fetches = Fetches::default();
+        let mut fetches = Fetches::new(Chunks::Verified);
         fetches.want(hash, 9);
         fetches.poll();
         fetches
@@ -577,7 +649,7 @@ mod tests {
     #[test]
     fn what_the_peer_lacks_and_what_nobody_asked_for() {
         let hash = ContentHash::of(b"x");
-        let mut fetches = Fetches::default();
+        let mut fetches = Fetches::new(Chunks::Verified);
         fetches
             .response(&hash.to_string(), Bytes::from_static(b"x"), 1, None)
             .unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::fetch::{self, FetchError, FetchStep, Fetches, Finish, Offer};
+use super::fetch::{self, Chunks, FetchError, FetchStep, Fetches, Finish, Offer};
 use super::ledger::{Change, Ledger};
 use super::manifest::Manifest;
 use super::message::{WireMessage, WriteBackEntry};
@@ -228,7 +228,7 @@ impl MasterSession {
             loading: 0,
             batches: VecDeque::new(),
             queued_bytes: 0,
-            fetches: Fetches::default(),
+            fetches: Fetches::new(Chunks::Verified),
             out: VecDeque::new(),
             effects: VecDeque::new(),
         }

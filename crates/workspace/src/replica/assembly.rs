@@ -35,10 +35,10 @@ pub(super) struct Assembly {
     /// What is taken from them, by where it goes. It is copied at the end, with
     /// the hash of the whole on its heels.
     copies: Vec<Copy>,
-    /// The chunks that these make up. They are not verified one by one: the hash
-    /// of the whole does that, once.
+    /// The chunks that these make up.
     copied: Vec<usize>,
-    /// Which chunks are on disk as they came, verified.
+    /// Which chunks are on disk as they came. Neither these nor the copied ones
+    /// are verified one by one: the hash of the whole does that, once.
     fetched: Vec<bool>,
     /// Whether all of it is in place and has the right hash.
     is_whole: bool,
@@ -165,20 +165,17 @@ impl Assemblies {
         // What is wrong is fetched, and must not be copied over again.
         assembly.copies.clear();
         assembly.old.clear();
+        assembly.copied.clear();
         let file = assembly.temporary.file()?;
-        let copied = std::mem::take(&mut assembly.copied);
         let mut wrong = Vec::new();
-        for index in copied {
-            let Some(chunk) = assembly.manifest.chunks.get(index) else {
-                continue;
-            };
-            let mut bytes = vec![0; usize::try_from(chunk.size).unwrap_or_default()];
-            if file.read_exact_at(&mut bytes, chunk.offset).is_err()
-                || ContentHash::of(&bytes) != chunk.hash
-            {
+        let mut bytes = Vec::new();
+        let chunks = assembly.manifest.chunks.iter().zip(&mut assembly.fetched);
+        for (index, (chunk, fetched)) in chunks.enumerate() {
+            bytes.resize(usize::try_from(chunk.size).unwrap_or_default(), 0);
+            *fetched = file.read_exact_at(&mut bytes, chunk.offset).is_ok()
+                && ContentHash::of(&bytes) == chunk.hash;
+            if !*fetched {
                 wrong.push(index);
-            } else if let Some(fetched) = assembly.fetched.get_mut(index) {
-                *fetched = true;
             }
         }
         if wrong.is_empty() {

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::fetch::{self, FetchError, Fetches, Offer};
+use super::fetch::{self, Chunks, FetchError, Fetches, Offer};
 use super::ledger::Operation;
 use super::manifest::Manifest;
 use super::message::WireMessage;
@@ -366,7 +366,7 @@ impl ReplicaCore {
             last_heard: Duration::ZERO,
             last_told: Duration::ZERO,
             retry_at: None,
-            fetches: Fetches::default(),
+            fetches: Fetches::new(Chunks::AsPartsOfTheWhole),
             out: VecDeque::new(),
             effects: VecDeque::new(),
             events: VecDeque::new(),
