@@ -311,6 +311,26 @@ async fn a_replica_that_is_made_anew_under_its_name_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_a_range_only_the_paths_that_are_named_are_taken_back() {
+    let host = Host::new().await;
+    let (dir, workspace) = (host.dir(), &host.workspace);
+    let after = workspace.flush().await.unwrap();
+    for name in ["by-a-tool", "by-a-person"] {
+        fs::write(dir.join(name), name).unwrap();
+    }
+    let range = UndoRange {
+        after,
+        through: workspace.flush().await.unwrap(),
+        only: Some([WorkspacePath::parse("by-a-tool").unwrap()].into()),
+        ..UndoRange::default()
+    };
+    let done = workspace.undo(range).await.unwrap();
+    assert_eq!(done.changes.len(), 1, "{done:?}");
+    assert!(!dir.join("by-a-tool").exists());
+    assert!(dir.join("by-a-person").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_one_author_did_in_a_range_is_taken_back_and_no_more() {
     let host = Host::new().await;
     let (dir, workspace) = (host.dir(), &host.workspace);

@@ -497,3 +497,30 @@ fn ranges_of(ranges: &Value) -> Vec<RangeInclusive<u64>> {
         .filter_map(|range| Some(range[0].as_u64()?..=range[1].as_u64()?))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Db;
+
+    #[tokio::test]
+    async fn a_tool_takes_back_its_own_paths_and_a_command_all_in_its_range() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        let row = |tool: Option<&str>| {
+            let changed = changes_as_json(&[("own".to_owned(), "write")]);
+            let data = json!({ "before": 1, "after": 3, "tool": tool, "changed": changed });
+            Entry::new(Kind::Command, &data).in_session(1)
+        };
+        db.append(vec![row(None), row(Some("write_file"))])
+            .await
+            .expect("durable");
+        let (found, _) = db
+            .read(|connection| undoable(connection, 1, 2))
+            .await
+            .expect("readable");
+        let only: Vec<_> = found.into_iter().map(|it| it.only).collect();
+        let own = WorkspacePath::parse("own").expect("a path");
+        assert_eq!(only, [Some([own].into()), None]);
+    }
+}
