@@ -5,7 +5,7 @@ use std::str::FromStr;
 use croner::parser::{CronParser, Seconds, Year};
 use croner::{Cron as Pattern, YEAR_UPPER_LIMIT};
 use jiff::civil::{DateTime, Time};
-use jiff::tz::TimeZone;
+use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Timestamp, ToSpan as _, Unit, Zoned};
 
 /// A schedule's text may not be longer.
@@ -278,7 +278,15 @@ impl QuietHours {
         } else {
             local.date().tomorrow().ok()?
         };
-        zone.to_timestamp(date.to_datetime(self.end)).ok()
+        let end = zone.to_ambiguous_timestamp(date.to_datetime(self.end));
+        match end.offset() {
+            // The clocks leave it out: they are over when the clocks have gone forward.
+            AmbiguousOffset::Gap { .. } => {
+                let transition = zone.following(end.earlier().ok()?).next()?;
+                Some(transition.timestamp())
+            }
+            _ => end.compatible().ok(),
+        }
     }
 }
 
@@ -567,6 +575,20 @@ mod tests {
         assert_eq!(next("30 * * * *"), Some(at("2026-03-11T06:30:00Z")));
         assert_eq!(next("0 3,12 * * *"), Some(at("2026-03-11T12:00:00Z")));
         assert_eq!(next("0 3 * * *"), None);
+    }
+
+    #[test]
+    fn quiet_hours_that_end_in_a_gap_end_with_it() {
+        // In Berlin, 2026-03-29 has no 02:00 to 03:00.
+        let quiet = QuietHours::parse("01:00", "02:45").unwrap();
+        let after = at("2026-03-29T00:00:00Z");
+        for (text, expected) in [
+            ("30 * * * *", "2026-03-29T01:30:00Z"),
+            ("*/10 * * * *", "2026-03-29T01:00:00Z"),
+        ] {
+            let next = schedule(text).next_outside(after, quiet, &zone("Europe/Berlin"));
+            assert_eq!(next, Some(at(expected)), "{text}");
+        }
     }
 
     const SAMPLES: [&str; 8] = [
