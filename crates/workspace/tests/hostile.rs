@@ -647,6 +647,65 @@ async fn a_replica_does_not_believe_a_manifest_that_lies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_chunk_is_found_by_the_whole_and_is_all_that_is_asked_for_again() {
+    let parts: Vec<Vec<u8>> = (0..4)
+        .map(|number| noise(&number.to_string(), 20_000))
+        .collect();
+    let whole = parts.concat();
+    let hashes: Vec<String> = parts
+        .iter()
+        .map(|part| ContentHash::of(part).to_string())
+        .collect();
+    let chunks = (0..).zip(&parts).map(|(index, part)| ChunkRef {
+        hash: ContentHash::of(part),
+        offset: index * 20_000,
+        size: 20_000,
+    });
+    let manifest = Manifest {
+        total_size: 80_000,
+        chunk_size: 20_000,
+        chunks: chunks.collect(),
+    };
+    // How often the third chunk comes wrong, and how often it is asked for.
+    for (lies, asked) in [(1, 2), (2, 3), (3, 3)] {
+        let master = FalseMaster::new();
+        let mirror = Mirror::start(master.home.path(), "one").await;
+        let (mut peer, _) = master.accept().await;
+        peer.send(notification(1, "f", &whole, false)).await;
+        peer.send(heartbeat(1)).await;
+        let mut times = [0; 4];
+        let taken = loop {
+            let content_hash = match peer.next().await {
+                Some(WireMessage::ContentFetchRequest { content_hash }) => content_hash,
+                Some(WireMessage::Ack { up_to_sequence: 1 }) => break true,
+                Some(_) => continue,
+                None => break false,
+            };
+            let index = hashes.iter().position(|hash| *hash == content_hash);
+            let mut content = index.map_or(Vec::new(), |index| parts[index].clone());
+            if let Some(index) = index {
+                times[index] += 1;
+                if index == 2 && times[2] <= lies {
+                    content[0] ^= 1;
+                }
+            }
+            peer.send(WireMessage::ContentFetchResponse {
+                content_hash,
+                size: if index.is_some() { 20_000 } else { 80_000 },
+                chunk_manifest: index.is_none().then(|| manifest.to_json()),
+                content: content.into(),
+            })
+            .await;
+        };
+        assert_eq!((taken, times), (lies < 3, [1, 1, asked, 1]));
+        match taken {
+            true => assert_eq!(fs::read(mirror.dir.join("f")).unwrap(), whole),
+            false => assert!(tree(&mirror.dir).is_empty()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_download_that_was_cut_is_gone_on_with() {
     let master = FalseMaster::new();
     let mirror = Mirror::start(master.home.path(), "one").await;
