@@ -511,7 +511,7 @@ impl MasterSession {
         self.announce(now, ledger);
         self.drive_fetches();
         self.drive_batches();
-        // One content at a time: the rest waits as 64-byte names.
+        // A few contents at a time: the rest waits as 64-byte names.
         if self.loading < 4
             && self.out.len() < ANNOUNCE_AT_ONCE
             && let Some(content_hash) = self.requests.pop_front()
