@@ -487,6 +487,10 @@ fn done(
         ReplicaEffect::Plan { hash, manifest, .. } => {
             core.planned(&hash, &some_of(&manifest, choices));
         }
+        ReplicaEffect::KeepChunk { hash, .. } if choices.below(8) == 0 => {
+            core.chunk_kept(&hash, 0);
+            core.content_not_kept(now, &hash, "the disk is full");
+        }
         ReplicaEffect::KeepChunk { hash, offsets, .. } => core.chunk_kept(&hash, offsets.len()),
         ReplicaEffect::FinishContent { hash } => {
             core.content_finished(&hash, &any_finish(choices))

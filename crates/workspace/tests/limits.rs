@@ -247,6 +247,9 @@ fn a_full_disk_at_the_replica_loses_nothing_and_passes() {
     fs::write(mirror.join("mine"), "written here").unwrap();
     replica.agree();
     fs::write(home.path().join("work/large"), noise("large", 8_000_000)).unwrap();
+    replica.tell("failure");
+    let failure = replica.line();
+    assert!(failure.starts_with("No space left"), "{failure}");
     fs::write(home.path().join("work/small"), "still comes").unwrap();
     let deadline = std::time::Instant::now() + harness::LONG;
     while fs::read_to_string(mirror.join("small")).ok().as_deref() != Some("still comes") {

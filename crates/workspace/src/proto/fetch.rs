@@ -183,7 +183,7 @@ impl Fetches {
 
     fn ask(&mut self, hash: ContentHash, target: Target) {
         let request = self.requested.entry(hash).or_default();
-        if request.targets.is_empty() {
+        if request.targets.is_empty() && !request.sent {
             self.waiting.push_back(hash);
         }
         request.targets.push(target);
@@ -396,6 +396,27 @@ impl Fetches {
                     .map_err(|hash| FetchError::WrongContent { hash })
             }
         }
+    }
+
+    /// Says that a content cannot be kept here: nothing more of it is asked for
+    /// until it is wanted anew.
+    pub fn give_up(&mut self, hash: &ContentHash) {
+        self.wants.remove(hash);
+        let is_of_it = |at: &ContentHash, target: &Target| match target {
+            Target::Whole => at == hash,
+            Target::Chunk { of, .. } => of == hash,
+        };
+        self.requested.retain(|at, request| {
+            request.targets.retain(|target| !is_of_it(at, target));
+            // What was sent is answered.
+            request.sent || !request.targets.is_empty()
+        });
+        self.waiting.retain(|at| self.requested.contains_key(at));
+        self.steps.retain(|step| match step {
+            FetchStep::Plan { hash: of, .. } | FetchStep::Finish(of) => of != hash,
+            // A chunk counts as under way until it is said to be kept.
+            _ => true,
+        });
     }
 
     fn take_request(&mut self, hash: &ContentHash) -> Option<Vec<Target>> {
@@ -661,5 +682,66 @@ mod tests {
         assert_eq!(fetches.poll(), Some(FetchStep::NotFound(hash)));
         assert_eq!(fetches.poll(), None);
         assert!(fetches.is_empty());
+    }
+
+    /// What is asked for, now.
+    fn requests(fetches: &mut Fetches) -> Vec<ContentHash> {
+        std::iter::from_fn(|| fetches.poll())
+            .filter_map(|step| match step {
+                FetchStep::Request(hash) => Some(hash),
+                _ => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn of_a_content_that_cannot_be_kept_nothing_more_is_asked_for_until_it_is_wanted_anew() {
+        let numbers: Vec<Vec<u8>> = (0..100_u8).map(|number| vec![number; 8]).collect();
+        let parts: Vec<&[u8]> = numbers.iter().map(Vec::as_slice).collect();
+        let (large, of_large) = manifest(&parts);
+        // It shares one chunk with the large one, of those that wait.
+        let (other, of_other) = manifest(&[b"other", &[99; 8]]);
+        let mut fetches = Fetches::new(Chunks::AsPartsOfTheWhole);
+        for (hash, manifest) in [(large, &of_large), (other, &of_other)] {
+            fetches.want(hash, manifest.total_size);
+            assert_eq!(requests(&mut fetches), [hash]);
+            let size = manifest.total_size;
+            let text = manifest.to_json();
+            fetches
+                .response(&hash.to_string(), Bytes::new(), size, Some(&text))
+                .unwrap();
+            assert!(matches!(fetches.poll(), Some(FetchStep::Plan { .. })));
+        }
+        let all: Vec<usize> = (0..100).collect();
+        fetches.planned(&large, &all);
+        fetches.planned(&other, &[0, 1]);
+        let sent = requests(&mut fetches);
+        assert_eq!(sent.len(), PARALLEL);
+        // One is kept, another is not.
+        for hash in &sent[..2] {
+            let bytes = parts.iter().find(|part| ContentHash::of(part) == *hash);
+            let bytes = Bytes::copy_from_slice(bytes.unwrap());
+            fetches.response(&hash.to_string(), bytes, 8, None).unwrap();
+            assert!(matches!(fetches.poll(), Some(FetchStep::KeepChunk { .. })));
+        }
+        fetches.chunk_kept(&large, 1);
+        fetches.chunk_kept(&large, 0);
+        fetches.give_up(&large);
+        assert_eq!(fetches.len(), 1);
+        assert_eq!(
+            requests(&mut fetches),
+            [ContentHash::of(&[99; 8]), ContentHash::of(b"other")],
+            "what the other content needs"
+        );
+        // Wanted anew: what is still under way is not asked for twice.
+        fetches.want(large, of_large.total_size);
+        assert!(requests(&mut fetches).is_empty(), "as many as go at once");
+        for hash in &sent[2..] {
+            let bytes = parts.iter().find(|part| ContentHash::of(part) == *hash);
+            let bytes = Bytes::copy_from_slice(bytes.unwrap());
+            fetches.response(&hash.to_string(), bytes, 8, None).unwrap();
+        }
+        assert_eq!(requests(&mut fetches), [large]);
+        assert_eq!(fetches.in_flight, 3, "and nothing else is under way");
     }
 }

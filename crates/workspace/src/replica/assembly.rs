@@ -24,6 +24,8 @@ const BUFFER: usize = 8 * PART;
 const LOOK_IN_PLACE: u64 = 64 << 20;
 /// Contents that are gone on with after a lost connection, at most.
 const KEPT: usize = 16;
+/// Contents for which it is known how much room they lack, at most.
+const LACKING: usize = 1024;
 /// For so many connections one is kept that nobody asks for again.
 const KEPT_UNUSED: u8 = 8;
 
@@ -62,6 +64,9 @@ struct Copy {
 #[derive(Default)]
 pub(super) struct Assemblies {
     all: HashMap<ContentHash, Assembly>,
+    /// What did not fit on the disk, with the room that it needs at the least: it
+    /// is not fetched again before there is as much.
+    lacking: HashMap<ContentHash, u64>,
 }
 
 impl Assemblies {
@@ -84,7 +89,13 @@ impl Assemblies {
             return Ok(begun.missing());
         }
         let temporary = tree.root().temporary()?;
-        temporary.file()?.set_len(manifest.total_size)?;
+        let file = temporary.file()?;
+        if let Some(needed) = self.lacking.get(&hash)
+            && room(file)? < *needed
+        {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.set_len(manifest.total_size)?;
         let mut sources: Vec<Option<(usize, u64)>> = vec![None; manifest.chunks.len()];
         let mut old = Vec::new();
         for path in near {
@@ -121,6 +132,8 @@ impl Assemblies {
         Ok(missing)
     }
 
+    /// Writes a chunk where it belongs. When that fails nothing is left of the
+    /// content, so that there is room for others.
     pub(super) fn keep(
         &mut self,
         hash: &ContentHash,
@@ -130,59 +143,36 @@ impl Assemblies {
         let Some(assembly) = self.all.get_mut(hash) else {
             return Ok(());
         };
-        assembly.is_whole = false;
-        // What is a hole at the master stays one here.
-        let is_hole = assembly.is_blank && bytes.iter().all(|byte| *byte == 0);
-        for offset in offsets {
-            if !is_hole {
-                assembly.temporary.file()?.write_all_at(bytes, *offset)?;
-            }
-            assembly.hash_on(bytes, *offset)?;
-            let chunks = &assembly.manifest.chunks;
-            if let Ok(index) = chunks.binary_search_by_key(offset, |chunk| chunk.offset)
-                && let Some(fetched) = assembly.fetched.get_mut(index)
-            {
-                *fetched = true;
-            }
-        }
-        Ok(())
+        let kept = assembly.keep(bytes, offsets);
+        kept.inspect_err(|error| self.drop_failed(hash, error, bytes.len() as u64))
     }
 
+    /// Verifies a content of which every chunk is there.
     pub(super) fn finish(&mut self, hash: &ContentHash) -> io::Result<(Finish, Option<Manifest>)> {
         let Some(assembly) = self.all.get_mut(hash) else {
             return Ok((Finish::Wrong, None));
         };
-        assembly.is_blank = false;
-        let in_order = std::mem::take(&mut assembly.whole);
-        let found = match in_order.length() == assembly.manifest.total_size {
-            true => in_order.finish().0,
-            false => assembly.copy_and_hash()?,
+        let finished = assembly.finish(hash);
+        match &finished {
+            Ok((Finish::Wrong, _)) => drop(self.all.remove(hash)),
+            Err(error) => self.drop_failed(hash, error, 1),
+            Ok(_) => {}
+        }
+        finished
+    }
+
+    fn drop_failed(&mut self, hash: &ContentHash, error: &io::Error, lacks: u64) {
+        let Some(assembly) = self.all.remove(hash) else {
+            return;
         };
-        if found == *hash {
-            assembly.is_whole = true;
-            return Ok((Finish::Right, Some(assembly.manifest.clone())));
-        }
-        // What is wrong is fetched, and must not be copied over again.
-        assembly.copies.clear();
-        assembly.old.clear();
-        assembly.copied.clear();
-        let file = assembly.temporary.file()?;
-        let mut wrong = Vec::new();
-        let mut bytes = Vec::new();
-        let chunks = assembly.manifest.chunks.iter().zip(&mut assembly.fetched);
-        for (index, (chunk, fetched)) in chunks.enumerate() {
-            bytes.resize(usize::try_from(chunk.size).unwrap_or_default(), 0);
-            *fetched = file.read_exact_at(&mut bytes, chunk.offset).is_ok()
-                && ContentHash::of(&bytes) == chunk.hash;
-            if !*fetched {
-                wrong.push(index);
+        if error.kind() == io::ErrorKind::StorageFull
+            && let Ok(needed) = assembly.room_when_dropped()
+        {
+            if self.lacking.len() >= LACKING {
+                self.lacking.clear();
             }
+            self.lacking.insert(*hash, needed + lacks);
         }
-        if wrong.is_empty() {
-            self.all.remove(hash);
-            return Ok((Finish::Wrong, None));
-        }
-        Ok((Finish::Missing(wrong), None))
     }
 
     /// The content, if all of it is there. One that is gone on with stays.
@@ -196,6 +186,7 @@ impl Assemblies {
     /// The connection is lost. What came over it need not come again, as far as
     /// the next one wants it.
     pub(super) fn suspend(&mut self) {
+        self.lacking.clear();
         self.all.retain(|_, assembly| {
             assembly.unused += 1;
             assembly.unused <= KEPT_UNUSED && assembly.fetched.contains(&true)
@@ -211,6 +202,66 @@ impl Assemblies {
 }
 
 impl Assembly {
+    fn keep(&mut self, bytes: &[u8], offsets: &[u64]) -> io::Result<()> {
+        self.is_whole = false;
+        // What is a hole at the master stays one here.
+        let is_hole = self.is_blank && bytes.iter().all(|byte| *byte == 0);
+        for offset in offsets {
+            if !is_hole {
+                self.temporary.file()?.write_all_at(bytes, *offset)?;
+            }
+            self.hash_on(bytes, *offset)?;
+            let chunks = &self.manifest.chunks;
+            if let Ok(index) = chunks.binary_search_by_key(offset, |chunk| chunk.offset)
+                && let Some(fetched) = self.fetched.get_mut(index)
+            {
+                *fetched = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, hash: &ContentHash) -> io::Result<(Finish, Option<Manifest>)> {
+        self.is_blank = false;
+        let in_order = std::mem::take(&mut self.whole);
+        let found = match in_order.length() == self.manifest.total_size {
+            true => in_order.finish().0,
+            false => self.copy_and_hash()?,
+        };
+        if found == *hash {
+            self.is_whole = true;
+            return Ok((Finish::Right, Some(self.manifest.clone())));
+        }
+        // What is wrong is fetched, and must not be copied over again.
+        self.copies.clear();
+        self.old.clear();
+        self.copied.clear();
+        let file = self.temporary.file()?;
+        let mut wrong = Vec::new();
+        let mut bytes = Vec::new();
+        let chunks = self.manifest.chunks.iter().zip(&mut self.fetched);
+        for (index, (chunk, fetched)) in chunks.enumerate() {
+            bytes.resize(usize::try_from(chunk.size).unwrap_or_default(), 0);
+            *fetched = file.read_exact_at(&mut bytes, chunk.offset).is_ok()
+                && ContentHash::of(&bytes) == chunk.hash;
+            if !*fetched {
+                wrong.push(index);
+            }
+        }
+        Ok(match wrong.is_empty() {
+            true => (Finish::Wrong, None),
+            false => (Finish::Missing(wrong), None),
+        })
+    }
+
+    /// Bytes that the disk has room for once this is dropped.
+    fn room_when_dropped(&self) -> io::Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+
+        let file = self.temporary.file()?;
+        Ok(room(file)? + file.metadata()?.blocks() * 512)
+    }
+
     /// The chunks that are neither here nor in an old version.
     fn missing(&self) -> Vec<usize> {
         let fetched = self.fetched.iter().enumerate();
@@ -369,6 +420,12 @@ impl Assembly {
         let some = up_to(next.map_or(size, |copy| copy.to.min(size)));
         new.read_at(bytes.get_mut(..some).unwrap_or_default(), offset)
     }
+}
+
+/// Bytes that the disk of a file has room for.
+fn room(file: &File) -> io::Result<u64> {
+    let disk = rustix::fs::fstatvfs(file)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 /// Whether copies within the file system share their blocks until one is

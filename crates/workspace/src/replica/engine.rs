@@ -54,15 +54,15 @@ pub(super) enum Command {
         hash: ContentHash,
         manifest: Manifest,
         near: Vec<WorkspacePath>,
-        reply: oneshot::Sender<Vec<usize>>,
+        reply: oneshot::Sender<Result<Vec<usize>, String>>,
     },
     KeepChunk {
         hash: ContentHash,
         bytes: Bytes,
         offsets: Vec<u64>,
-        reply: oneshot::Sender<usize>,
+        reply: oneshot::Sender<Result<usize, String>>,
     },
-    Finish(ContentHash, oneshot::Sender<Finish>),
+    Finish(ContentHash, oneshot::Sender<Result<Finish, String>>),
     /// The connection is lost: what was being put together has to wait.
     Reset,
     Flush(oneshot::Sender<Result<(), ReplicaOpError>>),
@@ -183,15 +183,10 @@ impl Engine {
                 near,
                 reply,
             } => {
-                let all = (0..manifest.chunks.len()).collect();
                 let missing = self
                     .assemblies
                     .plan(&self.tree, &self.db, hash, manifest, &near);
-                let missing = missing.unwrap_or_else(|error| {
-                    self.failed(&error.to_string());
-                    all
-                });
-                drop(reply.send(missing));
+                drop(reply.send(self.told(missing)));
             }
             Command::KeepChunk {
                 hash,
@@ -199,11 +194,8 @@ impl Engine {
                 offsets,
                 reply,
             } => {
-                // A chunk that did not reach the disk is found missing at the end.
-                if let Err(error) = self.assemblies.keep(&hash, &bytes, &offsets) {
-                    self.failed(&error.to_string());
-                }
-                let _ = reply.send(offsets.len());
+                let kept = self.assemblies.keep(&hash, &bytes, &offsets);
+                drop(reply.send(self.told(kept.map(|()| offsets.len()))));
             }
             Command::Finish(hash, reply) => drop(reply.send(self.finish(&hash))),
             Command::Reset => self.assemblies.suspend(),
@@ -418,24 +410,27 @@ impl Engine {
         })
     }
 
-    fn finish(&mut self, hash: &ContentHash) -> Finish {
-        match self.assemblies.finish(hash) {
-            Ok((finish, manifest)) => {
-                if let Some(manifest) = manifest {
-                    let kept = self.db.transact(Durable::No, |db| {
-                        database::put_manifest(db, hash, &manifest)
-                    });
-                    if let Err(error) = kept {
-                        tracing::debug!(%error, "the chunks of a content are not remembered");
-                    }
-                }
-                finish
-            }
-            Err(error) => {
-                self.failed(&error.to_string());
-                Finish::Wrong
+    fn finish(&mut self, hash: &ContentHash) -> Result<Finish, String> {
+        let finished = self.assemblies.finish(hash);
+        let (finish, manifest) = self.told(finished)?;
+        if let Some(manifest) = manifest {
+            let kept = self.db.transact(Durable::No, |db| {
+                database::put_manifest(db, hash, &manifest)
+            });
+            if let Err(error) = kept {
+                tracing::debug!(%error, "the chunks of a content are not remembered");
             }
         }
+        Ok(finish)
+    }
+
+    /// Has an error told to whoever asks how it goes, and returns it as text.
+    fn told<T>(&mut self, result: io::Result<T>) -> Result<T, String> {
+        result.map_err(|error| {
+            let error = error.to_string();
+            self.failed(&error);
+            error
+        })
     }
 
     fn apply(&mut self, items: Vec<ApplyItem>) -> Outcomes {

@@ -135,9 +135,9 @@ enum Finished {
     Journalled(u64),
     Inline(Vec<(u64, Vec<u8>)>),
     Loaded(String, Offer),
-    Planned(ContentHash, Vec<usize>),
-    ChunkKept(ContentHash, usize),
-    Verified(ContentHash, Finish),
+    Planned(ContentHash, Result<Vec<usize>, String>),
+    ChunkKept(ContentHash, Result<usize, String>),
+    Verified(ContentHash, Result<Finish, String>),
     Flushed(u64, Result<(), ReplicaOpError>),
 }
 
@@ -163,6 +163,8 @@ pub struct Runner {
     write_backs: HashMap<u64, WriteBackWaiter>,
     newest_accepted: u64,
     last_failure: Option<String>,
+    /// Why the connection has to be closed.
+    refused: Option<String>,
     blocked: Option<String>,
 }
 
@@ -192,6 +194,7 @@ impl Runner {
             write_backs: HashMap::new(),
             newest_accepted: 0,
             last_failure: None,
+            refused: None,
             blocked: None,
         }
     }
@@ -266,6 +269,9 @@ impl Runner {
     async fn follow(&mut self, link: &mut Link) -> Result<Option<String>, RunError> {
         loop {
             let blocked = self.pump(Some(link))?;
+            if let Some(refused) = self.refused.take() {
+                return Ok(Some(refused));
+            }
             let now = self.started.elapsed();
             if self.core.is_lost(now) {
                 return Ok(Some("the master has been silent for too long".to_owned()));
@@ -478,14 +484,19 @@ impl Runner {
             _ if stale => {}
             Finished::Inline(contents) => self.core.inline_loaded(contents),
             Finished::Loaded(hash, offer) => self.core.content_loaded(hash, offer),
-            Finished::Planned(hash, missing) => self.core.planned(&hash, &missing),
-            Finished::ChunkKept(hash, count) => self.core.chunk_kept(&hash, count),
-            Finished::Verified(hash, finish) => {
+            Finished::Planned(hash, Ok(missing)) => self.core.planned(&hash, &missing),
+            Finished::ChunkKept(hash, Ok(count)) => self.core.chunk_kept(&hash, count),
+            Finished::ChunkKept(hash, Err(reason)) => {
+                self.core.chunk_kept(&hash, 0);
+                self.core.content_not_kept(now, &hash, &reason);
+            }
+            Finished::Verified(hash, Ok(finish)) => {
                 if let Err(error) = self.core.content_finished(&hash, &finish) {
-                    // Forget the content: what needs it is tried again later.
-                    self.refuse(&error);
-                    self.core.content_hopeless(now, &hash);
+                    self.refused = Some(self.refuse(&error));
                 }
+            }
+            Finished::Planned(hash, Err(reason)) | Finished::Verified(hash, Err(reason)) => {
+                self.core.content_not_kept(now, &hash, &reason);
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! `crash_replica HOME NAME` keeps `HOME/NAME` like the master at
 //! `HOME/master.sock`. For each line on its input it waits until both agree,
-//! and answers with the sequence and the number of conflicts.
+//! and answers with the sequence and the number of conflicts; for `failure`
+//! until something keeps it from that, and says what.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a part of a test")]
 
@@ -35,7 +36,11 @@ async fn main() {
     ));
     println!("ready");
     let mut lines = tokio::io::BufReader::new(tokio::io::stdin()).lines();
-    while lines.next_line().await.unwrap().is_some() {
+    while let Some(line) = lines.next_line().await.unwrap() {
+        if line == "failure" {
+            println!("{}", failure(&replica).await);
+            continue;
+        }
         let agreed = async {
             replica.write_back_and_wait(LONG).await?;
             replica.barrier(LONG).await
@@ -46,6 +51,14 @@ async fn main() {
                 println!("{} {conflicts}", passed.sequence);
             }
             Err(error) => panic!("{error}: {:?}", replica.status().await),
+        }
+    }
+}
+
+async fn failure(replica: &Replica) -> String {
+    loop {
+        if let Some(failure) = replica.status().await.unwrap().failure {
+            return failure;
         }
     }
 }

@@ -136,32 +136,35 @@ async fn a_replica_does_not_believe_a_manifest_that_lies() {
         chunk_size: 5_000,
         chunks: vec![chunk(0), chunk(5_000)],
     };
-    let mut answered = 0;
-    loop {
-        match peer.next().await {
-            Some(WireMessage::ContentFetchRequest {
-                content_hash: wanted,
-            }) => {
-                answered += 1;
-                assert!(answered < 10);
-                let is_whole = wanted == content_hash;
-                peer.send(WireMessage::ContentFetchResponse {
-                    content_hash: wanted,
-                    content: if is_whole {
-                        Bytes::new()
-                    } else {
-                        part.clone().into()
-                    },
-                    size: if is_whole { 10_000 } else { 5_000 },
-                    chunk_manifest: is_whole.then(|| manifest.to_json()),
-                })
-                .await;
-            }
-            Some(_) => {}
-            None => break,
-        }
+    // The whole and its one chunk, twice.
+    for _ in 0..4 {
+        let asked = peer
+            .until(|message| matches!(message, WireMessage::ContentFetchRequest { .. }))
+            .await;
+        let WireMessage::ContentFetchRequest {
+            content_hash: wanted,
+        } = asked
+        else {
+            unreachable!()
+        };
+        let is_whole = wanted == content_hash;
+        peer.send(WireMessage::ContentFetchResponse {
+            content_hash: wanted,
+            content: if is_whole {
+                Bytes::new()
+            } else {
+                part.clone().into()
+            },
+            size: if is_whole { 10_000 } else { 5_000 },
+            chunk_manifest: is_whole.then(|| manifest.to_json()),
+        })
+        .await;
     }
-    assert_eq!(answered, 4, "the whole and its one chunk, twice");
+    // It is not silence that ends the connection.
+    let beat = heartbeat(1).encode().unwrap();
+    let beating = async { while peer.writer.send(beat.clone()).await.is_ok() {} };
+    let ended = tokio::time::timeout(LONG, beating).await;
+    assert!(ended.is_ok(), "the second lie closes the connection");
     assert!(tree(&mirror.dir).is_empty());
 }
 

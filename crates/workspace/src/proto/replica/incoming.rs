@@ -409,7 +409,8 @@ impl ReplicaCore {
                     // It was superseded or pruned meanwhile; what replaced it
                     // is announced, or a later try finds it.
                     for path in self.fetching.remove(&hash).unwrap_or_default() {
-                        self.block(&path, "the master no longer has the content".to_owned());
+                        let reason = "the master no longer has the content".to_owned();
+                        self.block(self.last_heard, &path, reason);
                     }
                 }
             }
@@ -459,14 +460,12 @@ impl ReplicaCore {
         Ok(self.fetches.finished(hash, finish)?)
     }
 
-    /// A content cannot be had from this master now; what needs it waits.
-    pub fn content_hopeless(&mut self, now: Duration, hash: &ContentHash) {
-        self.last_heard = self.last_heard.max(now);
+    /// A content cannot be kept here now, because the disk is full for instance;
+    /// what needs it waits.
+    pub fn content_not_kept(&mut self, now: Duration, hash: &ContentHash, reason: &str) {
+        self.fetches.give_up(hash);
         for path in self.fetching.remove(hash).unwrap_or_default() {
-            self.block(
-                &path,
-                format!("the content {hash} could not be put together"),
-            );
+            self.block(now, &path, reason.to_owned());
         }
     }
 
@@ -621,13 +620,13 @@ impl ReplicaCore {
         }
     }
 
-    fn block(&mut self, path: &WorkspacePath, reason: String) {
+    fn block(&mut self, now: Duration, path: &WorkspacePath, reason: String) {
         let Some(incoming) = self.incoming.get_mut(path) else {
             return;
         };
         if matches!(incoming.state, State::Fetching) {
             incoming.state = State::Blocked;
-            self.retry_at = Some(self.last_heard + RETRY_AFTER);
+            self.retry_at = Some(now + RETRY_AFTER);
             self.events.push_back(ReplicaEvent::Blocked {
                 path: path.clone(),
                 reason,
