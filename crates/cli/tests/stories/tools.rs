@@ -126,6 +126,11 @@ async fn files_are_written_read_edited_found_and_listed() {
         wrong.contains("the arguments are wrong: unknown field `file`"),
         "{wrong}"
     );
+    let wrong = call(&machine, "read_file", json!({"path": ["x"]})).await;
+    assert!(
+        wrong.contains("the arguments are wrong: path: invalid type"),
+        "{wrong}"
+    );
     let tools = send(&machine, "tools").ends().await.succeeds();
     assert_eq!(
         tools.trim(),

@@ -150,6 +150,7 @@ async fn a_wrong_configuration_is_exit_code_64_and_names_every_mistake() {
 #[tokio::test]
 async fn doctor_reports_in_the_published_shape() {
     let machine = Machine::fresh();
+    machine.configure("[http]\nlisten = \"127.0.0.1:0\"\n");
     let checks = machine.runs(&["doctor", "--json"]).await.json();
     let checks = checks.as_array().unwrap();
     for check in checks {

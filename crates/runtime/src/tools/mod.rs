@@ -567,8 +567,14 @@ fn plain_action(call: &Call, what: &str) -> Action {
 }
 
 fn read<T: DeserializeOwned>(arguments: Map<String, Value>) -> Result<T, String> {
-    serde_json::from_value(Value::Object(arguments))
-        .map_err(|error| format!("the arguments are wrong: {error}"))
+    serde_path_to_error::deserialize(Value::Object(arguments)).map_err(|error| {
+        let (path, reason) = (error.path().to_string(), error.inner().to_string());
+        let is_named = path == "." || reason.contains(&format!("`{path}`"));
+        match is_named {
+            true => format!("the arguments are wrong: {reason}"),
+            false => format!("the arguments are wrong: {path}: {reason}"),
+        }
+    })
 }
 
 fn said(error: impl std::fmt::Display) -> String {
