@@ -148,8 +148,8 @@ async fn files_are_written_read_edited_found_and_listed() {
     let count = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).count();
     assert_eq!(
         (count("tool_started"), count("tool_ended")),
-        (7, 8),
-        "every use, and one that never began"
+        (7, 9),
+        "every use, and two that never began"
     );
 }
 
