@@ -465,8 +465,11 @@ fn a_day_of_traffic_ends_with_equal_trees_and_nothing_waiting() {
 #[test]
 fn what_once_went_wrong_goes_right() {
     let found = include_str!("model/found.txt").lines();
-    for steps in found.filter(|line| !line.starts_with('#')) {
-        run(World::new(), steps);
+    for line in found.filter(|line| !line.starts_with('#')) {
+        match line.split_once(':') {
+            Some((tree, steps)) => run(World::opening(tree.parse().unwrap()), steps),
+            None => run(World::new(), line),
+        }
     }
 }
 
@@ -484,7 +487,10 @@ fn replay() {
     let Ok(steps) = std::env::var("QUINTET_MODEL_STEPS") else {
         return;
     };
-    let mut world = World::new();
+    let mut world = match std::env::var("QUINTET_MODEL_TREE") {
+        Ok(tree) => World::opening(tree.parse().unwrap()),
+        Err(_) => World::new(),
+    };
     world.trace = true;
     run(world, &steps);
 }

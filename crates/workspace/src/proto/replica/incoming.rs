@@ -1,11 +1,12 @@
 //! Changes of the master on their way into the replica's tree.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::{
-    ApplyItem, ApplyOutcome, Barrier, Base, ContentSource, Phase, RETRY_AFTER, ReplicaCore,
-    ReplicaEffect, ReplicaError, ReplicaEvent, Waiter,
+    ApplyItem, ApplyOutcome, Barrier, Base, Comparison, ContentSource, Phase, RETRY_AFTER,
+    ReplicaCore, ReplicaEffect, ReplicaError, ReplicaEvent, Waiter,
 };
 use crate::proto::fetch::{self, FetchStep, Finish};
 use crate::proto::ledger::in_order;
@@ -50,10 +51,14 @@ impl ReplicaCore {
         // From 0 the master sends what is there and not what is gone; something
         // may be in place already, from a first catch-up that was cut short.
         self.resyncing |= since == 0;
+        self.comparison = (since == 0).then(|| Comparison {
+            mentioned: HashSet::new(),
+            after: None,
+            is_answer: !matches!(self.phase, Phase::CatchingUp { fenced: true, .. }),
+        });
         self.received = since;
         self.announced = since;
         self.acked = since;
-        self.mentioned.clear();
         self.asked += 1;
         self.out.push_back(WireMessage::CatchupRequest {
             sandbox_id: self.sandbox_id.to_string(),
@@ -87,6 +92,20 @@ impl ReplicaCore {
         self.catch_up_again(0);
     }
 
+    /// All that was asked for is answered, and what was sent before has arrived.
+    pub(super) fn fence_passed(&mut self, current: u64) {
+        let is_sure = |of: &Comparison| of.is_answer || of.mentioned.is_empty();
+        if self.comparison.as_ref().is_none_or(is_sure) {
+            self.end_catch_up(current);
+            return;
+        }
+        // From here on only what is newer can cross the request.
+        self.catch_up_again(0);
+        if let Some(comparison) = &mut self.comparison {
+            comparison.after = Some(current);
+        }
+    }
+
     /// The master can't go on from what we hold. When that answers all that we
     /// asked for, everything that it sent before has arrived, and it sends no
     /// heartbeat until it is asked again: the next one is the end, as it is after
@@ -116,7 +135,7 @@ impl ReplicaCore {
             // It would remove everything: a heartbeat that was sent before the request was heard
             // looks the same as an empty tree, and the fence has to tell.
             Phase::CatchingUp { fenced: false, .. }
-                if self.resyncing && self.mentioned.is_empty() && !self.bases.is_empty() =>
+                if self.has_named_nothing() && !self.bases.is_empty() =>
             {
                 self.full_resync();
             }
@@ -142,14 +161,19 @@ impl ReplicaCore {
         }
     }
 
-    pub(super) fn end_catch_up(&mut self, sequence: u64) {
+    /// Whether the whole tree was asked for, and nothing is known to be in it.
+    fn has_named_nothing(&self) -> bool {
+        let comparison = self.comparison.as_ref();
+        comparison.is_some_and(|comparison| comparison.mentioned.is_empty())
+    }
+
+    fn end_catch_up(&mut self, sequence: u64) {
         self.phase = Phase::Live;
         self.asked = 0;
         self.received = sequence.max(self.announced);
-        if !self.resyncing {
+        let Some(Comparison { mentioned, .. }) = self.comparison.take() else {
             return;
-        }
-        let mentioned = std::mem::take(&mut self.mentioned);
+        };
         let gone: std::collections::BTreeSet<WorkspacePath> = self
             .bases
             .keys()
@@ -199,10 +223,8 @@ impl ReplicaCore {
                 if !fenced {
                     self.received = sequence;
                 }
-                if self.resyncing && node.is_some() {
-                    self.mentioned.insert(path.clone());
-                } else {
-                    self.mentioned.remove(&path);
+                if let Some(comparison) = &mut self.comparison {
+                    comparison.named(sequence, &path, node.is_some());
                 }
             }
             Phase::Live if sequence <= self.received => {
@@ -662,7 +684,7 @@ impl ReplicaCore {
         self.superseding.clear();
         self.ready.clear();
         self.ready_bytes = 0;
-        self.mentioned.clear();
+        self.comparison = None;
         let removals = std::mem::take(&mut self.removals);
         self.incoming.retain(|path, incoming| {
             if matches!(incoming.state, State::Applying) {

@@ -244,6 +244,32 @@ enum Phase {
     Live,
 }
 
+/// What the master named of its whole tree. It leaves out what is gone, so that what
+/// it sent before it heard the request must not count: a path may be gone since.
+#[derive(Debug)]
+struct Comparison {
+    mentioned: HashSet<WorkspacePath>,
+    /// What may have been sent before is later than this; `None` where it may be
+    /// anything.
+    after: Option<u64>,
+    /// Whether all that is mentioned belongs to the answer.
+    is_answer: bool,
+}
+
+impl Comparison {
+    fn named(&mut self, sequence: u64, path: &WorkspacePath, is_there: bool) {
+        if !self.is_answer && self.after.is_some_and(|after| sequence <= after) {
+            self.is_answer = true;
+            self.mentioned.clear();
+        }
+        if is_there {
+            self.mentioned.insert(path.clone());
+        } else {
+            self.mentioned.remove(path);
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiter {
     Fence,
@@ -291,7 +317,8 @@ pub struct ReplicaCore {
     /// that ended.
     asked: u64,
     resyncing: bool,
-    mentioned: HashSet<WorkspacePath>,
+    /// While a catch-up from 0 is answered.
+    comparison: Option<Comparison>,
     removals: HashSet<WorkspacePath>,
     bases: BTreeMap<WorkspacePath, Base>,
     by_hash: HashMap<ContentHash, BTreeSet<WorkspacePath>>,
@@ -342,7 +369,7 @@ impl ReplicaCore {
             announced: 0,
             asked: 0,
             resyncing: restored.resyncing,
-            mentioned: HashSet::new(),
+            comparison: None,
             removals: HashSet::new(),
             bases: BTreeMap::new(),
             by_hash: HashMap::new(),
@@ -659,7 +686,7 @@ impl ReplicaCore {
                 .iter()
                 .any(|barrier| barrier.waiter == Waiter::Fence);
             if let (Phase::CatchingUp { fenced: true, .. }, false) = (self.phase, pending_fence) {
-                self.end_catch_up(current);
+                self.fence_passed(current);
             }
         }
         Ok(())

@@ -19,6 +19,77 @@ fn removed(sequence: u64, path: &str) -> WireMessage {
     }
 }
 
+fn folder(sequence: u64, path: &str) -> WireMessage {
+    WireMessage::Notification {
+        sequence,
+        filepath: path.into(),
+        content_hash: String::new(),
+        size: 0,
+        permissions: 0o040_755,
+        is_deletion: false,
+        inline_content: None,
+    }
+}
+
+fn confirmation(sequence: u64) -> WireMessage {
+    WireMessage::BarrierConfirmation {
+        satisfied: true,
+        current_sequence: sequence,
+    }
+}
+
+/// A replica that holds these folders of a master, and is asked to compare them all.
+fn comparing(folders: &[&str]) -> ReplicaCore {
+    let folder = |path: &&str| {
+        let path = WorkspacePath::parse(path).unwrap();
+        let node = Node::directory(0o755);
+        (path, Base { sequence: 3, node })
+    };
+    let restored = Restored {
+        applied: 4,
+        bases: folders.iter().map(folder).collect(),
+        ..Restored::default()
+    };
+    let mut core = ReplicaCore::restore("one".into(), restored);
+    core.connected(Duration::ZERO);
+    hear(&mut core, heartbeat(4));
+    // The master lost its history: it is behind what is held here.
+    hear(&mut core, heartbeat(3));
+    core
+}
+
+/// How often the whole tree was asked for since it was last looked at.
+fn asked_for_all(core: &mut ReplicaCore) -> usize {
+    let is_request = |message: &WireMessage| {
+        matches!(
+            message,
+            WireMessage::CatchupRequest {
+                since_sequence: 0,
+                ..
+            }
+        )
+    };
+    let messages = std::iter::from_fn(|| core.poll_message());
+    messages.filter(is_request).count()
+}
+
+/// Puts everything in place, and says what was removed.
+fn removals(core: &mut ReplicaCore) -> Vec<String> {
+    let mut gone = Vec::new();
+    while let Some(effect) = core.poll_effect() {
+        let ReplicaEffect::Apply(items) = effect else {
+            continue;
+        };
+        let removed = items.iter().filter(|item| item.node.is_none());
+        gone.extend(removed.map(|item| item.path.to_string()));
+        let done = items
+            .into_iter()
+            .map(|item| (item.path, item.sequence, ApplyOutcome::Done));
+        core.applied(Duration::ZERO, done.collect());
+    }
+    gone
+}
+
 /// A replica that follows the stream at this sequence.
 fn live(sequence: u64) -> ReplicaCore {
     let mut core = ReplicaCore::restore("one".into(), Restored::default());
@@ -52,11 +123,7 @@ fn heartbeats_that_crossed_a_request_do_not_end_it() {
     hear(&mut core, removed(6, "a"));
     hear(&mut core, removed(7, "b"));
     hear(&mut core, heartbeat(7));
-    let end = WireMessage::BarrierConfirmation {
-        satisfied: true,
-        current_sequence: 7,
-    };
-    hear(&mut core, end);
+    hear(&mut core, confirmation(7));
     hear(&mut core, removed(8, "d"));
 }
 
@@ -124,11 +191,7 @@ fn a_heartbeat_that_names_nothing_removes_nothing_by_itself() {
     assert_eq!(core.incoming_len(), 0);
     // The tree is empty indeed when the master says so behind the request.
     hear(&mut core, heartbeat(6));
-    let end = WireMessage::BarrierConfirmation {
-        satisfied: true,
-        current_sequence: 6,
-    };
-    hear(&mut core, end);
+    hear(&mut core, confirmation(6));
     assert_eq!(core.incoming_len(), 1);
 }
 
@@ -158,4 +221,48 @@ fn a_master_that_answers_no_barrier_is_left_for_a_connection_that_needs_none() {
     hear_at(&mut core, 30, removed(7, "c"));
     hear_at(&mut core, 45, heartbeat(7));
     assert!(!core.is_lost(50 * second));
+}
+
+#[test]
+fn what_was_sent_before_a_comparison_does_not_count_as_a_part_of_it() {
+    let mut core = comparing(&["gone", "there"]);
+    assert_eq!(asked_for_all(&mut core), 1);
+    // Sent before the request was heard; it is gone by then.
+    hear(&mut core, folder(5, "gone"));
+    hear(&mut core, folder(7, "there"));
+    hear(&mut core, heartbeat(7));
+    hear(&mut core, confirmation(7));
+    // Nobody can tell, and the whole tree is asked for once more.
+    assert_eq!(asked_for_all(&mut core), 1);
+    assert_eq!(removals(&mut core), [""; 0]);
+    // Only what is newer can have crossed that request.
+    hear(&mut core, folder(8, "gone"));
+    hear(&mut core, folder(7, "there"));
+    hear(&mut core, heartbeat(9));
+    hear(&mut core, confirmation(9));
+    assert_eq!(asked_for_all(&mut core), 0);
+    assert_eq!(removals(&mut core), ["gone"]);
+}
+
+#[test]
+fn a_gap_behind_a_comparison_compares_nothing() {
+    let mut core = comparing(&["a", "b"]);
+    for _ in 0..2 {
+        assert_eq!(asked_for_all(&mut core), 1);
+        for (sequence, path) in [(1, "a"), (2, "b"), (3, "c")] {
+            hear(&mut core, folder(sequence, path));
+        }
+        hear(&mut core, heartbeat(3));
+        hear(&mut core, confirmation(3));
+    }
+    assert_eq!(asked_for_all(&mut core), 0);
+    // What was compared is not in place yet, and the stream goes on with a gap.
+    hear(&mut core, heartbeat(5));
+    assert_eq!(asked_for_all(&mut core), 0);
+    hear(&mut core, folder(4, "d"));
+    hear(&mut core, folder(5, "e"));
+    hear(&mut core, heartbeat(5));
+    hear(&mut core, confirmation(5));
+    assert_eq!(asked_for_all(&mut core), 0);
+    assert_eq!(removals(&mut core), [""; 0]);
 }
