@@ -175,6 +175,7 @@ fn one_by_one(start: Start) -> anyhow::Result<Vec<Duration>> {
     for round in 0..count {
         let name = trees::name(round * 37 % FILES);
         let content = format!("changed in round {round}");
+        peer.at_rest()?;
         let started = Instant::now();
         std::fs::write(place.master().join(&name), &content)?;
         peer::visible(&place.replica().join(&name), content.as_bytes())?;

@@ -19,6 +19,11 @@ pub(super) trait Peer {
         usize::MAX
     }
 
+    /// Returns once it is at rest and waits for the next change.
+    fn at_rest(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
     /// Says how much memory it took.
     fn memory(&self) {}
 }
@@ -110,6 +115,15 @@ pub(super) fn moved(who: &str, bytes: u64, taken: Duration) {
 pub(super) fn tell(line: &str) {
     // Nobody is left to tell when stderr is closed.
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// The processor time that a process has used, in the kernel's ticks.
+pub(super) fn cpu_time(pid: u32) -> anyhow::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // Its name, which may hold anything, is in parentheses.
+    let (_, fields) = stat.rsplit_once(')').context("a process's stat")?;
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    ticks.map(|ticks| Ok(ticks.parse::<u64>()?)).sum()
 }
 
 /// The most memory that a process has used, in MiB.

@@ -6,20 +6,35 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use super::peer::{Peer, Process, run, visible};
+use super::peer::{Peer, Process, cpu_time, run, visible, wait};
 use super::trees::Place;
 
 const MONITOR: &str = "unison-fsmonitor";
 const MONITOR_VERSION: &str = "0.3.9";
 
-struct Unison {
-    _process: Process,
-}
+/// How long it does nothing once it waits for the kernel's events.
+const REST: Duration = Duration::from_millis(300);
+
+struct Unison(Process);
 
 impl Peer for Unison {
     fn changes(&self) -> usize {
         40
+    }
+
+    /// It tidies up behind a change, and is not told of what happens meanwhile.
+    fn at_rest(&self) -> anyhow::Result<()> {
+        let mut before = cpu_time(self.0.0.id())?;
+        let mut since = Instant::now();
+        wait(|| {
+            let now = cpu_time(self.0.0.id()).unwrap_or_default();
+            if now != before {
+                (before, since) = (now, Instant::now());
+            }
+            since.elapsed() >= REST
+        })
     }
 }
 
@@ -48,12 +63,14 @@ pub(super) fn start(place: Place) -> anyhow::Result<Box<dyn Peer>> {
     let mut following = command(&place);
     following.env("PATH", path).args(["-repeat", "watch"]);
     let process = Process::start(&mut following)?;
+    let unison = Unison(process);
     // The first is found by its look at the start, the second by following.
     for word in ["looks", "follows"] {
         std::fs::write(place.master().join("probe"), word)?;
         visible(&place.replica().join("probe"), word.as_bytes())?;
+        unison.at_rest()?;
     }
-    Ok(Box::new(Unison { _process: process }))
+    Ok(Box::new(unison))
 }
 
 /// The folder of the program that tells unison what changed, which is built where it is missing.
