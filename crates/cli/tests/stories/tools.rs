@@ -228,6 +228,10 @@ async fn commands_run_in_the_workspace_and_are_taken_back() {
     )
     .await;
     assert_eq!(before, "made");
+    // The history is the workspace's: a path outside names nothing in it.
+    let outside = json!({"path": "/out.txt", "at": told["before"]});
+    let outside = call(&machine, "read_file", outside).await;
+    assert!(outside.contains("outside of the workspace"), "{outside}");
     let undone = call(&machine, "undo", json!({"commands": 1})).await;
     assert!(undone.contains("out.txt"), "{undone}");
     assert_eq!(

@@ -39,6 +39,12 @@ impl ToolServer {
             at,
         } = read(arguments)?;
         let target = target(call, &path);
+        if at.is_some() && target.root != Path::new(&call.session.workspace) {
+            return Err(format!(
+                "{} is outside of the workspace, whose files alone have a history; leave out `at`",
+                target.shown
+            ));
+        }
         self.begin_with(call, &target, cancelled).await?;
         let text = match at {
             Some(sequence) => {
