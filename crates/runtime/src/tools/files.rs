@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -102,6 +103,25 @@ impl Target {
         }
     }
 
+    /// The file that links make of it, where that is another one beneath the root.
+    pub(super) fn through_links(&self) -> Option<Self> {
+        let root = Root::open(&self.root).ok()?;
+        let real = name_of(&root, &self.name)?;
+        if real == self.name {
+            return None;
+        }
+        let shown = match (real.as_str(), self.root == Path::new("/")) {
+            (real, true) => format!("/{real}"),
+            ("", false) => ".".to_owned(),
+            (real, false) => real.to_owned(),
+        };
+        Some(Self {
+            root: self.root.clone(),
+            name: real,
+            shown,
+        })
+    }
+
     fn open(&self) -> Result<Root, FileError> {
         Root::open(&self.root).map_err(|error| self.failed(error))
     }
@@ -192,6 +212,35 @@ impl Target {
             let _ = parent.remove(&temporary);
         }
         written
+    }
+}
+
+/// The name beneath a root of what was opened there, without a link in it.
+pub(super) fn name_of_open(root: &Root, opened: &impl AsRawFd) -> Option<String> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).ok()?;
+    let beneath = path.strip_prefix(root.path()).ok()?;
+    Some(beneath.to_str()?.to_owned())
+}
+
+/// The name beneath a root that has no link in it: of what is there, and for what is not there yet
+/// of the folder that is. None of what leads out, which is not opened either.
+fn name_of(root: &Root, name: &str) -> Option<String> {
+    let name = name.trim_end_matches('/');
+    let (found, missing) = match name.is_empty() {
+        true => (root.look("."), None),
+        false => (root.look(name), name.rsplit_once('/')),
+    };
+    match found {
+        Ok(found) => name_of_open(root, &found),
+        Err(PathError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            let (folder, last) = missing.unwrap_or(("", name));
+            let folder = name_of(root, folder)?;
+            Some(match folder.as_str() {
+                "" => last.to_owned(),
+                folder => format!("{folder}/{last}"),
+            })
+        }
+        Err(_) => None,
     }
 }
 
@@ -349,6 +398,44 @@ mod tests {
             target("bin").read(),
             Err(FileError::NotText { bytes: 2, .. })
         ));
+    }
+
+    #[test]
+    fn a_file_is_the_same_through_links() {
+        let space = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(space.path().join("secret/deep")).unwrap();
+        std::fs::write(space.path().join("secret/key"), "s").unwrap();
+        for (to, link) in [
+            ("secret", "folder"),
+            ("secret/key", "file"),
+            ("/etc", "out"),
+            ("nowhere", "dangling"),
+            (".", "self"),
+        ] {
+            std::os::unix::fs::symlink(to, space.path().join(link)).unwrap();
+        }
+        let root = space.path().canonicalize().unwrap();
+        for (path, real) in [
+            ("secret/key", None),
+            ("secret/new", None),
+            ("new/newer", None),
+            ("", None),
+            ("folder", Some("secret")),
+            ("folder/key", Some("secret/key")),
+            ("folder/deep/er/new", Some("secret/deep/er/new")),
+            ("file", Some("secret/key")),
+            ("self", Some(".")),
+            ("self/secret/key", Some("secret/key")),
+            ("out/hosts", None),
+        ] {
+            let found = Target::new(&root, path).through_links();
+            let shown = found.as_ref().map(|target| &*target.shown);
+            assert_eq!(shown, real, "{path}");
+        }
+        let outside = root.join("file").display().to_string();
+        let elsewhere = Target::new(Path::new("/nowhere"), &outside).through_links();
+        let real = root.join("secret/key").display().to_string();
+        assert_eq!(elsewhere.unwrap().shown, real);
     }
 
     #[test]

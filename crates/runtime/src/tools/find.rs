@@ -10,7 +10,7 @@ use ignore::WalkBuilder;
 use quintet_sandbox::paths::Root;
 use tokio_util::sync::CancellationToken;
 
-use super::files::Target;
+use super::files::{Target, name_of_open};
 
 /// Paths of one listing.
 const MAX_PATHS: usize = 2000;
@@ -88,6 +88,7 @@ pub(super) fn search(
         kept_back: 0,
     };
     let root = Root::open(&target.root).map_err(|error| error.to_string())?;
+    let mut through_links = 0;
     let kept_back = walk(target, glob, cancelled, may, |shown, name, is_folder| {
         if is_folder {
             return Ok(Next::Go);
@@ -96,6 +97,12 @@ pub(super) fn search(
         let Ok(file) = root.read(name) else {
             return Ok(Next::Go);
         };
+        // What a link leads to is kept back as by its own name.
+        let real = name_of_open(&root, &file).filter(|real| real != name);
+        if real.is_some_and(|real| !may(&shown_as(target, &real))) {
+            through_links += 1;
+            return Ok(Next::Go);
+        }
         let sink = Lossy(|number, line| {
             if found.lines.len() == MAX_MATCHES {
                 found.more = true;
@@ -110,7 +117,7 @@ pub(super) fn search(
             .map_err(|error| format!("{shown}: {error}"))?;
         Ok(if found.more { Next::Stop } else { Next::Go })
     })?;
-    found.kept_back = kept_back;
+    found.kept_back = kept_back + through_links;
     Ok(found)
 }
 
@@ -142,7 +149,9 @@ fn walk(
             target.shown
         )
     })?;
+    let linked = target.through_links().map(|real| real.name);
     let start = target.path();
+    let is_whole_folder = start.is_dir();
     let walker = WalkBuilder::new(&start)
         .hidden(false)
         .require_git(false)
@@ -159,21 +168,24 @@ fn walk(
         // What can't be read is left out, as it would be from any listing.
         let Ok(entry) = entry else { continue };
         let is_folder = entry.file_type().is_some_and(|kind| kind.is_dir());
-        if entry.depth() == 0 && is_folder {
+        if entry.depth() == 0 && is_whole_folder {
             continue;
         }
         let Ok(name) = entry.path().strip_prefix(&target.root) else {
             continue;
         };
         let name = name.to_string_lossy();
-        let shown = match target.root == Path::new("/") {
-            true => format!("/{name}"),
-            false => name.clone().into_owned(),
-        };
+        let shown = shown_as(target, &name);
         if matcher.as_ref().is_some_and(|glob| !glob.is_match(&*shown)) {
             continue;
         }
-        if !may(&shown) {
+        // Below a link a path has two names.
+        let real = linked.as_ref().and_then(|linked| {
+            let rest = name.strip_prefix(target.name.as_str())?;
+            Some(format!("{linked}{rest}"))
+        });
+        let real = real.map(|real| shown_as(target, real.trim_start_matches('/')));
+        if !may(&shown) || real.is_some_and(|real| !may(&real)) {
             kept_back += 1;
             continue;
         }
@@ -182,6 +194,14 @@ fn walk(
         }
     }
     Ok(kept_back)
+}
+
+/// A name beneath the target's root, as agents and rules know it.
+fn shown_as(target: &Target, name: &str) -> String {
+    match target.root == Path::new("/") {
+        true => format!("/{name}"),
+        false => name.to_owned(),
+    }
 }
 
 fn compiled(glob: &str) -> Result<GlobMatcher, String> {
@@ -280,6 +300,30 @@ mod tests {
         assert_eq!(listed.kept_back, 4);
         let found = search(&target, "needle", None, &CancellationToken::new(), &may).unwrap();
         assert_eq!(found.lines, ["notes.md:1:a needle"]);
+    }
+
+    #[test]
+    fn what_the_policy_keeps_back_is_not_searched_through_a_link() {
+        let (space, target) = space();
+        std::os::unix::fs::symlink("src/main.rs", space.path().join("other")).unwrap();
+        std::os::unix::fs::symlink("notes.md", space.path().join("read")).unwrap();
+        let may = |path: &str| !path.starts_with("src");
+        let found = search(&target, "(?i)needle", None, &CancellationToken::new(), &may).unwrap();
+        assert_eq!(
+            found.lines,
+            ["notes.md:1:a needle", "read:1:a needle"],
+            "a link to what may be read is read"
+        );
+        assert_eq!(found.kept_back, 5);
+
+        std::os::unix::fs::symlink("src", space.path().join("code")).unwrap();
+        let code = Target::new(&target.root, "code");
+        let listed = |may: May<'_>| list(&code, None, &CancellationToken::new(), may).unwrap();
+        let all = listed(&|_| true).lines;
+        assert_eq!(all, ["code/deep/", "code/deep/lib.rs", "code/main.rs"]);
+        let some = listed(&|path: &str| path != "src/main.rs");
+        assert_eq!(some.lines, ["code/deep/", "code/deep/lib.rs"]);
+        assert_eq!(some.kept_back, 1);
     }
 
     #[test]

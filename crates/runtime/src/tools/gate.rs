@@ -132,6 +132,12 @@ impl ToolServer {
         sight
     }
 
+    /// Whether the policy is at least as strict with one path as with another.
+    pub(super) fn is_as_strict(&self, call: &Call, one: &Target, other: &Target) -> bool {
+        let sight = self.sight(call, one);
+        sight.decided(&one.shown) >= sight.decided(&other.shown)
+    }
+
     /// Asks the policy, and a person where the policy says so.
     pub(super) async fn leave(
         &self,

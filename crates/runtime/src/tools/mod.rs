@@ -37,6 +37,7 @@ pub(crate) use answers::{Answer, Answers};
 use commands::{CommandRequest, SessionCommands};
 use files::Target;
 use gate::{Leave, NoLeave};
+use on_files::blocking;
 use seen::Memory;
 
 use crate::config::{Config, McpConfig, Secret};
@@ -273,13 +274,22 @@ impl ToolServer {
         target: &Target,
         cancelled: &CancellationToken,
     ) -> Result<(), String> {
-        let action = Action {
+        let mut action = Action {
             action: call.tool.clone(),
             command: target.shown.clone(),
             cwd: call.session.workspace.clone(),
             worker: String::new(),
         };
-        let path = target.path().display().to_string();
+        let mut decides = target.clone();
+        // A rule for a file holds by whichever name it is reached.
+        let named = target.clone();
+        if let Some(real) = blocking(move || named.through_links()).await? {
+            action.command = format!("{} -> {}", target.shown, real.shown);
+            if self.is_as_strict(call, &real, target) {
+                decides = real;
+            }
+        }
+        let path = decides.path().display().to_string();
         let subject = Subject::Path {
             path: &path,
             root: &call.session.workspace,

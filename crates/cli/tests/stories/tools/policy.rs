@@ -330,6 +330,54 @@ async fn what_a_rule_keeps_back_is_neither_listed_nor_found() {
 }
 
 #[tokio::test]
+async fn a_rule_for_a_path_holds_through_links() {
+    let machine = machine("[policy]\nrules = [{ path = \"secrets/**\", action = \"deny\" }]");
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let space = space(&machine);
+    std::fs::create_dir(space.join("secrets")).unwrap();
+    std::fs::write(space.join("secrets/key"), "TOPSECRET\n").unwrap();
+    std::os::unix::fs::symlink("secrets/key", space.join("file")).unwrap();
+    std::os::unix::fs::symlink("secrets", space.join("folder")).unwrap();
+    for (tool, arguments) in [
+        ("read_file", json!({"path": "file"})),
+        ("read_file", json!({"path": "folder/key"})),
+        ("write_file", json!({"path": "folder/new", "content": "x"})),
+        (
+            "edit_file",
+            json!({"path": "folder/key", "old": "TOP", "new": "x"}),
+        ),
+        ("search", json!({"path": "file", "pattern": "."})),
+    ] {
+        let denied = call(&machine, tool, arguments).await;
+        assert!(denied.contains("denied by the policy"), "{tool}: {denied}");
+    }
+    assert!(!space.join("secrets/new").exists());
+    for path in ["", "folder"] {
+        let found = json!({"path": path, "pattern": "TOP"});
+        let found = call(&machine, "search", found).await;
+        assert!(!found.contains("TOPSECRET"), "{path}: {found}");
+    }
+
+    // What is asked about says what it is.
+    std::fs::write(machine.path().join("outside.txt"), "theirs\n").unwrap();
+    let link = machine.path().join("link");
+    std::os::unix::fs::symlink("outside.txt", &link).unwrap();
+    let waits = send(
+        &machine,
+        &format!("call read_file {}", json!({"path": "../link"})),
+    );
+    let approval = asked(&machine).await;
+    let real = machine.path().canonicalize().unwrap().join("outside.txt");
+    assert_eq!(
+        approval["command"],
+        format!("{} -> {}", link.display(), real.display())
+    );
+    let id = approval["id"].to_string();
+    machine.runs(&["approve", &id]).await.succeeds();
+    assert_eq!(waits.ends().await.succeeds().trim(), "theirs");
+}
+
+#[tokio::test]
 async fn a_test_of_the_policy_takes_the_worker_that_the_daemon_takes() {
     let machine = machine("");
     let _daemon = machine.up_with(&["--no-worker"]).await;
