@@ -34,6 +34,9 @@ const FIRST_START: Duration = Duration::from_secs(5);
 /// How long a URL's connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
+/// Redirects that are followed in a row.
+const MAX_REDIRECTS: usize = 5;
+
 /// The longest line of a process: a result and what is around it.
 const MAX_LINE: usize = 2 * MAX_RESULT;
 
@@ -530,6 +533,9 @@ impl Server {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
             .connect_timeout(CONNECT)
+            .redirect(same_origin())
+            // Reading the environment is the binary's affair.
+            .no_proxy()
             .build()
             .map_err(|error| error.to_string())?;
         let headers: HashMap<HeaderName, HeaderValue> = headers
@@ -566,6 +572,21 @@ impl Server {
             }
         }
     }
+}
+
+/// Follows a redirect within the same origin, such as to a path with a slash at its end. Another
+/// one would carry the headers, which are secrets, to where nobody configured.
+fn same_origin() -> reqwest::redirect::Policy {
+    reqwest::redirect::Policy::custom(|attempt| {
+        let is_same = attempt
+            .previous()
+            .first()
+            .is_some_and(|first| first.origin() == attempt.url().origin());
+        match is_same && attempt.previous().len() <= MAX_REDIRECTS {
+            true => attempt.follow(),
+            false => attempt.stop(),
+        }
+    })
 }
 
 fn external(server: &str, tool: Tool, network: bool) -> ExternalTool {

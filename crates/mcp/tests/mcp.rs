@@ -562,3 +562,114 @@ async fn tools_of_a_url_are_listed_and_called() {
         "{refused}"
     );
 }
+
+#[tokio::test]
+async fn a_redirect_is_followed_at_home_and_takes_no_header_elsewhere() {
+    let served = Served::start().await;
+    let (told, mut asked) = mpsc::unbounded_channel();
+    let elsewhere = axum::Router::new().fallback(move |headers: axum::http::HeaderMap| {
+        let told = told.clone();
+        async move {
+            let _ = told.send(headers.contains_key("x-api-key"));
+        }
+    });
+    let mut tasks = JoinSet::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let away = format!("http://{}/mcp", listener.local_addr().unwrap());
+    tasks.spawn(async move { axum::serve(listener, elsewhere).await.unwrap() });
+
+    let redirect = |to: String| {
+        axum::routing::any(move || async move { axum::response::Redirect::temporary(&to) })
+    };
+    let options = ServerOptions {
+        allowed_hosts: vec!["127.0.0.1".into()],
+        stop: served.stop.clone(),
+    };
+    let app = router(served.bench.clone(), options)
+        .route("/slash", redirect("/mcp".to_owned()))
+        .route("/away", redirect(away));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    tasks.spawn(async move { axum::serve(listener, app).await.unwrap() });
+    let at = |path: &str| ServerSpec::Url {
+        url: format!("{base}{path}"),
+        headers: [
+            ("Authorization", "Bearer token-of-a"),
+            ("X-Api-Key", "a secret"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into(),
+    };
+    let externals = externals(&[("home", at("/slash")), ("away", at("/away"))]).await;
+    let echoed = call(&externals, "home", "echo", json!({"text": "hi"})).await;
+    assert_eq!(echoed.unwrap().to_text(), "a: \"hi\"");
+    let refused = call(&externals, "away", "echo", json!({}))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(refused, CallError::Unavailable { .. }),
+        "{refused}"
+    );
+    assert!(asked.try_recv().is_err(), "nobody else was asked");
+}
+
+/// A server that can be killed, as it is started by a shell: it leaves its number in a file.
+fn killable(folder: &std::path::Path) -> ServerSpec {
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/peers/server.py");
+    let line = format!(
+        "[ -e {0}/go ] || {{ echo not yet >&2; exit 3; }}; echo $$ > {0}/pid; exec python3 {1}",
+        folder.display(),
+        script.display()
+    );
+    ServerSpec::Command {
+        command: vec!["sh".into(), "-c".into(), line],
+        env: BTreeMap::new(),
+    }
+}
+
+async fn until_listed(externals: &Externals, there: bool) {
+    let waiting = async {
+        while externals.list().await.is_empty() == there {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(DEADLINE, waiting).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_failed_at_first_comes_when_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let externals = externals(&[("peer", killable(folder.path()))]).await;
+    assert!(externals.list().await.is_empty());
+    let (_, why) = externals.missing().remove(0);
+    assert!(why.contains("not yet"), "{why}");
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    until_listed(&externals, true).await;
+    assert_eq!(externals.missing(), []);
+    externals.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_server_that_dies_unused_is_missed_and_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    let externals = externals(&[("peer", killable(folder.path()))]).await;
+    assert!(!externals.list().await.is_empty());
+    std::fs::remove_file(folder.path().join("go")).unwrap();
+    let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+    let killed = std::process::Command::new("kill")
+        .args(["-9", pid.trim()])
+        .status();
+    assert!(killed.unwrap().success());
+    until_listed(&externals, false).await;
+    let (_, why) = externals.missing().remove(0);
+    assert!(
+        why.contains("signal: 9") || why.contains("not yet"),
+        "{why}"
+    );
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    until_listed(&externals, true).await;
+    let echo = call(&externals, "peer", "echo", json!({"text": "hi"})).await;
+    assert_eq!(echo.unwrap().to_text(), "hi");
+    externals.shutdown().await;
+}
