@@ -283,6 +283,15 @@ fn approval_text(approval: &Approval) -> String {
     text.push_str(&format!(
         "\n  allow it with `quintet approve {id}`, refuse it with `quintet deny {id}`"
     ));
+    if !approval.rule.is_empty() {
+        text.push_str(&format!(
+            "\n  allow it always with `quintet approve {id} --scope rule`, which writes {}:",
+            exact_line(&approval.rule_place)
+        ));
+        for line in terminal_text::exact(&approval.rule).lines() {
+            text.push_str(&format!("\n  | {line}"));
+        }
+    }
     text
 }
 
@@ -428,7 +437,7 @@ mod tests {
 
     #[test]
     fn an_approval_says_what_where_and_on_which_worker() {
-        let approval = Approval {
+        let mut approval = Approval {
             id: 7,
             action: "exec".to_owned(),
             command: "echo \u{1b}]0;\u{7} #\nrm -rf /".to_owned(),
@@ -443,6 +452,16 @@ mod tests {
             "? may it do this: exec\n  | echo \\u{1b}]0;\\u{7} #\n  | rm -rf /\n  \
              in /work/space\n  on box\n  because no rule matches\n  \
              allow it with `quintet approve 7`, refuse it with `quintet deny 7`"
+        );
+        approval.rule = "{ tool = \"exec\", action = \"allow\" }".to_owned();
+        approval.rule_place = "at the end of [policy] rules".to_owned();
+        assert!(
+            approval_text(&approval).ends_with(
+                "\n  allow it always with `quintet approve 7 --scope rule`, which writes \
+                 at the end of [policy] rules:\n  | { tool = \"exec\", action = \"allow\" }"
+            ),
+            "{}",
+            approval_text(&approval)
         );
     }
 }
