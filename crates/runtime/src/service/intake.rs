@@ -185,11 +185,13 @@ impl Runtime {
     }
 }
 
-/// The workers that a token was made for, or that a session uses.
+/// The workers that a token was made for, that a session uses, or that were online: a client hears
+/// that one is before the hub has it.
 fn named_before(connection: &Connection) -> Result<Vec<String>, StoreError> {
     let mut statement = connection.prepare_cached(
         "SELECT worker FROM worker_tokens WHERE revoked_at IS NULL
-         UNION SELECT worker FROM sessions WHERE worker != '' AND closed_at IS NULL",
+         UNION SELECT worker FROM sessions WHERE worker != '' AND closed_at IS NULL
+         UNION SELECT id FROM workers",
     )?;
     let rows = statement.query_map([], |row| row.get(0))?;
     Ok(rows.collect::<Result<_, _>>()?)
@@ -229,4 +231,24 @@ fn say(
 pub(crate) fn is_readable_folder(folder: &str) -> bool {
     let folder = Path::new(folder);
     folder.is_absolute() && std::fs::read_dir(folder).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Db;
+
+    #[tokio::test]
+    async fn a_worker_is_known_with_the_row_that_says_that_it_is_online() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&folder.path().join("q.db")).expect("new");
+        db.write(|tx| -> Result<(), StoreError> {
+            tx.sql()
+                .execute("INSERT INTO workers VALUES ('box', '{}', 0)", [])?;
+            Ok(())
+        })
+        .await
+        .expect("durable");
+        assert_eq!(db.read(named_before).await.expect("readable"), ["box"]);
+    }
 }
