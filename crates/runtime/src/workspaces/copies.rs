@@ -366,6 +366,9 @@ fn behind(status: &ReplicaStatus, after: Duration) -> String {
     let after = after.as_secs();
     match (&status.failure, status.connected) {
         (Some(failure), _) => format!("the copy on the worker can't be written: {failure}"),
+        (None, true) if status.incoming == 0 => {
+            format!("the host did not tell the worker that it has every file after {after} s")
+        }
         (None, true) => format!(
             "the worker is {} behind after {after} s",
             counted(status.incoming, "file")
@@ -436,6 +439,7 @@ impl Dial for Latest {
 
 #[cfg(test)]
 mod tests {
+    use quintet_workspace::watch::WatchMode;
     use quintet_workspace::{Workspace, WorkspaceConfig};
     use tokio::net::UnixListener;
     use tokio::task::JoinSet;
@@ -509,6 +513,59 @@ mod tests {
         let mut copies = WorkspaceCopies::of(&config, at("copies")).unwrap();
         copies.idle = idle;
         copies
+    }
+
+    #[test]
+    fn every_step_that_waits_in_vain_is_named() {
+        let status = |connected, incoming, outgoing| ReplicaStatus {
+            connected,
+            last_failure: None,
+            sequence: 7,
+            files: 1,
+            bytes: 1,
+            current: false,
+            incoming,
+            outgoing,
+            pending: 1,
+            conflicts: 0,
+            watch: WatchMode::Events,
+            problems: Vec::new(),
+            failure: None,
+        };
+        let refused = ReplicaStatus {
+            last_failure: Some("connection refused".to_owned()),
+            ..status(false, 0, 2)
+        };
+        let full = ReplicaStatus {
+            failure: Some("no space left".to_owned()),
+            ..status(true, 3, 0)
+        };
+        for (status, before, after) in [
+            (
+                status(true, 3, 0),
+                "the worker is 3 files behind after 10 s",
+                "1 change of the command is not at the host after 10 s",
+            ),
+            (
+                status(true, 0, 1),
+                "the host did not tell the worker that it has every file after 10 s",
+                "2 changes of the command are not at the host after 10 s",
+            ),
+            (
+                refused,
+                "the worker does not reach the workspace after 10 s: connection refused",
+                "3 changes of the command are not at the host after 10 s; it is out of reach and they follow when it is back",
+            ),
+            (
+                full,
+                "the copy on the worker can't be written: no space left",
+                "1 change of the command is not at the host after 10 s",
+            ),
+        ] {
+            let patience = Duration::from_secs(10);
+            assert_eq!(behind(&status, patience), before);
+            assert_eq!(unwritten(&status, patience), after);
+        }
     }
 
     #[tokio::test]
