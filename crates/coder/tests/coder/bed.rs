@@ -47,7 +47,11 @@ impl Bed {
 
     /// With more in `init.config`.
     pub(crate) async fn with(script: Vec<Reply>, more: Value) -> Self {
-        let model = TestServer::start(script).await;
+        Self::over(TestServer::start(script).await, more).await
+    }
+
+    /// With a model of one's own.
+    pub(crate) async fn over(model: TestServer, more: Value) -> Self {
         let tools = ToolServer::start().await;
         let folder = tempfile::tempdir().unwrap();
         let skills = folder.path().join("skills/release");

@@ -205,3 +205,27 @@ async fn the_daemons_summary_keeps_the_task_over_an_empty_state() {
     );
     bed.finish().await;
 }
+
+#[tokio::test]
+async fn what_a_provider_finds_too_long_is_summarised_and_asked_again() {
+    let bed = Bed::new(vec![
+        Reply::text("one"),
+        Reply::error(400, "invalid_request_error", "prompt is too long: 9 > 8"),
+        Reply::text(SUMMARY),
+        Reply::text("two"),
+    ])
+    .await;
+    bed.say(TASK).await;
+    let end = bed.say("go on").await;
+    assert!(completed(&end), "{end:?}");
+    assert_eq!(bed.text(), "onetwo");
+    let asked = bed.asked();
+    let [message] = &messages(&asked[3])[..] else {
+        panic!("one message stands for all");
+    };
+    let text = message["content"][0]["text"].as_str().unwrap();
+    for part in [TASK, "go on", "The lexer is done."] {
+        assert!(text.contains(part), "{part:?} is in {text}");
+    }
+    bed.finish().await;
+}

@@ -1,7 +1,7 @@
 //! Steps of a turn: tools, steers, cancels, restarts, refusals.
 
 use quintet_agent::{Element, FileChangeKind, FinishReason, Steered, TurnEnd};
-use quintet_models::test_server::{Block, Message, Reply, Step, messages_stream};
+use quintet_models::test_server::{Block, Message, Reply, Step, TestServer, messages_stream};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, last_block, messages};
@@ -184,6 +184,24 @@ async fn a_skill_and_instructions_that_were_written_meanwhile_are_known() {
 }
 
 #[tokio::test]
+async fn a_skill_of_the_workspace_hides_the_one_of_that_name_at_home() {
+    let load = Reply::tool("t1", "load_skill", json!({"name": "release"}));
+    let bed = Bed::new(vec![load, Reply::text("released")]).await;
+    let skill = "---\nname: release\ndescription: as this project does\n---\nAsk first.\n";
+    bed.tools.file("skills/release/SKILL.md", skill);
+    bed.say("release it").await;
+    let asked = bed.asked();
+    let system = asked[0].body["system"][0]["text"].as_str().unwrap();
+    assert_eq!(system.matches("- release: ").count(), 1, "{system}");
+    assert!(
+        system.contains("- release: as this project does"),
+        "{system}"
+    );
+    assert_eq!(last_block(&asked[1])["content"], "Ask first.");
+    bed.finish().await;
+}
+
+#[tokio::test]
 async fn a_call_that_a_crash_cut_off_is_told_to_the_model() {
     let bed = Bed::new(vec![
         Reply::tool("t1", "exec", json!({"command": "wait for ever"})),
@@ -283,6 +301,38 @@ async fn guidance_reaches_the_model_at_the_next_step() {
         state["kept"]["requests"],
         json!(["run it", "use tabs instead"])
     );
+    bed.finish().await;
+}
+
+/// The model's answer waits in a thread of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn guidance_that_comes_during_the_last_answer_is_a_step_of_its_own() {
+    let (asked, mut is_asked) = tokio::sync::mpsc::unbounded_channel();
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let gate = std::sync::Mutex::new(gate);
+    let model = TestServer::answering(move |received| {
+        asked.send(()).unwrap();
+        match messages(received).len() {
+            1 => {
+                gate.lock().unwrap().recv().unwrap();
+                Reply::text("Done with spaces.")
+            }
+            _ => Reply::text("Now with tabs."),
+        }
+    });
+    let bed = Bed::over(model.await, json!({})).await;
+    let steer = async {
+        is_asked.recv().await.unwrap();
+        let steered = bed.agent.steer("use tabs instead").await;
+        assert_eq!(steered, Steered::Delivered);
+        go.send(()).unwrap();
+    };
+    let (end, ()) = tokio::join!(bed.say("write it"), steer);
+    assert_eq!(ended(&end), &FinishReason::EndTurn);
+    let asked = bed.asked();
+    assert_eq!(asked.len(), 2);
+    assert_eq!(last_block(&asked[1])["text"], "use tabs instead");
+    assert!(bed.text().ends_with("Now with tabs."), "{}", bed.text());
     bed.finish().await;
 }
 
