@@ -730,3 +730,24 @@ async fn models_are_listed_and_unknown_ones_explained() {
     let odd = bed.post("/v1/messages", "[1]").await;
     assert_eq!(odd.status(), 400);
 }
+
+#[tokio::test]
+async fn a_header_with_the_key_is_not_passed_back() {
+    let headers = [
+        ("content-type", "application/json"),
+        ("request-id", "req-1"),
+        ("x-request-id", SECRET),
+    ];
+    let answered = Reply::Status {
+        code: 200,
+        headers: headers
+            .map(|(name, value)| (name.into(), value.into()))
+            .into(),
+        body: r#"{"content":[]}"#.into(),
+    };
+    let server = TestServer::start(vec![answered]).await;
+    let bed = Bed::new(vec![provider("p", ProviderKind::Anthropic, &server)]).await;
+    let response = bed.messages(&ask(false)).await;
+    assert_eq!(response.headers()["request-id"], "req-1");
+    assert!(response.headers().get("x-request-id").is_none());
+}

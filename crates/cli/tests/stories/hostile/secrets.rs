@@ -70,8 +70,24 @@ async fn day(machine: &Machine, models: &TestServer) -> (Running, BTreeMap<&'sta
     let message = browser.sealed("env", Some("shell"));
     browser.sends(&message).await;
     browser.hears_answer().await;
-    machine.runs(&["config", "get"]).await.succeeds();
-    machine.runs(&["doctor"]).await;
+    // What clients are shown is searched like everything else that is left of the day.
+    for (at, shown) in [
+        &["config", "get"][..],
+        &["config", "get", "--json"],
+        &["config", "get", "providers"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["agents", "--json"],
+        &["policy", "ls", "--json"],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let said = machine.runs(shown).await;
+        let text = said.stdout + &said.stderr;
+        assert!(!text.is_empty(), "{shown:?}");
+        std::fs::write(machine.path().join(format!("shown-{at}")), text).unwrap();
+    }
 
     let init: Value = serde_json::from_slice(&std::fs::read(&kept).unwrap()).unwrap();
     std::fs::remove_file(kept).unwrap();

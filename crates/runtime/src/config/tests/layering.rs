@@ -199,6 +199,24 @@ fn a_provider_key_comes_from_the_file_or_from_the_variable_it_names() {
 }
 
 #[test]
+fn the_variables_that_providers_are_known_by_set_them() {
+    for (variable, name, model) in [
+        ("ANTHROPIC_API_KEY", "anthropic", "anthropic/claude-x"),
+        ("OPENAI_API_KEY", "openai", "openai/gpt-x"),
+        ("OPENROUTER_API_KEY", "openrouter", "openrouter/a/b"),
+        ("OLLAMA_HOST", "ollama", "ollama/qwen"),
+    ] {
+        let providers = crate::providers_of(&Home::new().load());
+        assert_eq!(providers.usable().count(), 0, "nothing is set");
+        let providers = crate::providers_of(&Home::new().env(variable, "127.0.0.1").load());
+        let usable: Vec<&str> = providers.usable().map(|it| it.name.as_str()).collect();
+        assert_eq!(usable, [name], "{variable}");
+        let routes = providers.routes(Some(model), &[]).unwrap();
+        assert_eq!(routes[0].provider.name, name);
+    }
+}
+
+#[test]
 fn a_providers_address_may_come_from_the_variable_of_its_own_client() {
     let address = |home: &Home, name: &str| home.load().providers[name].base_url.clone();
     let home = Home::new()
