@@ -54,8 +54,14 @@ async fn a_session_is_listed_with_the_worker_that_its_commands_run_on() {
     session_in(&machine, &machine.path().join("project"), &[]).await;
     assert_eq!(listed().await, "box");
 
-    let _another = worker(&machine, "other", &roots[1]).await;
+    let another = worker(&machine, "other", &roots[1]).await;
     assert_eq!(listed().await, "local");
+
+    // One that is away is none to choose from.
+    another.signal(rustix::process::Signal::TERM);
+    assert!(another.ends().await.success());
+    row(&machine, "worker_offline", |data| data["worker"] == "other").await;
+    assert_eq!(listed().await, "box");
 }
 
 #[tokio::test]
@@ -133,6 +139,8 @@ async fn without_isolation_commands_work_in_the_folder_itself_and_keep_the_seque
         "--",
         "pwd -P; cat input > out",
     ];
+    // A person's write just before it is not the command's.
+    std::fs::write(project.join("theirs"), "of a person").unwrap();
     let said = machine.runs(&exec).await.succeeds();
     assert_eq!(Path::new(said.trim_end()), project.canonicalize().unwrap());
     assert!(project.join("out").exists(), "no copy stands between");

@@ -96,7 +96,7 @@ async fn what_the_first_run_says_waits_for_nobody() {
         "is ready at https://0.0.0.0:",
         machine.home().to_str().unwrap(),
         "worker  local",
-        "coder is ready",
+        "coder is ready with anthropic/claude-sonnet-5-5 (anthropic: the key of the configuration)",
         "quintet send coder",
         "Ctrl-C",
         "Code:",

@@ -103,6 +103,8 @@ async fn a_failed_turn_is_exit_code_1_and_can_be_retried() {
     let retried = machine.runs(&["retry", "1"]).await;
     assert_eq!(retried.stdout, "about to\n");
     retried.fails(1);
+    let sessions = machine.runs(&["sessions", "--json"]).await.json();
+    assert_eq!(sessions[0]["messages"], 2, "it is a message like the first");
 }
 
 #[tokio::test]

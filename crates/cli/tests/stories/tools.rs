@@ -109,6 +109,17 @@ async fn files_are_written_read_edited_found_and_listed() {
         call(&machine, "search", json!({"pattern": "^t.*e$"})).await,
         "src/a.txt:3:three"
     );
+    let other = json!({"path": "docs/b.md", "content": "three\n"});
+    call(&machine, "write_file", other).await;
+    for narrow in ["glob", "path"] {
+        let mut asked = json!({"pattern": "three"});
+        asked[narrow] = json!(match narrow {
+            "glob" => "*.md",
+            _ => "docs",
+        });
+        let found = call(&machine, "search", asked).await;
+        assert_eq!(found, "docs/b.md:1:three", "by its {narrow}");
+    }
     let missing = call(&machine, "read_file", json!({"path": "b.txt"})).await;
     assert_eq!(
         missing,
@@ -148,7 +159,7 @@ async fn files_are_written_read_edited_found_and_listed() {
     let count = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).count();
     assert_eq!(
         (count("tool_started"), count("tool_ended")),
-        (7, 9),
+        (10, 12),
         "every use, and two that never began"
     );
 }
@@ -198,6 +209,53 @@ async fn an_edit_of_what_changed_since_it_was_read_is_refused_and_says_how() {
 }
 
 #[tokio::test]
+async fn a_refused_edit_says_who_changed_the_file() {
+    let machine = machine("");
+    let _daemon = machine.up().await;
+    online(&machine).await;
+    let file = space(&machine).join("a.txt");
+    std::fs::write(&file, "one\n").unwrap();
+    let edit = json!({"path": "a.txt", "old": "never", "new": "x"});
+    let refused = async || {
+        let said = call(&machine, "edit_file", edit.clone()).await;
+        assert!(
+            said.contains("a.txt was changed since you read it"),
+            "{said}"
+        );
+        call(&machine, "read_file", json!({"path": "a.txt"})).await;
+        said
+    };
+
+    call(&machine, "read_file", json!({"path": "a.txt"})).await;
+    call(&machine, "exec", json!({"command": "echo two >> a.txt"})).await;
+    let by_command = refused().await;
+    assert!(
+        by_command.contains("by the command `echo two >> a.txt` (local, sequence "),
+        "{by_command}"
+    );
+
+    let space = space(&machine);
+    let write = json!({"path": "a.txt", "content": "three\n"});
+    let line = format!("call write_file {write}");
+    let other = ["send", "hands", &line, "--new", "--sender", "another"];
+    let other = [&other[..], &["--cwd", space.to_str().unwrap()]].concat();
+    machine.runs(&other).await.succeeds();
+    let by_agent = refused().await;
+    assert!(
+        by_agent.contains("by the agent hands-2, with a tool"),
+        "{by_agent}"
+    );
+
+    std::fs::write(&file, "four\n").unwrap();
+    let by_person = refused().await;
+    assert!(
+        by_person.contains("(write, sequence ")
+            && by_person.contains("not by a command of this session"),
+        "{by_person}"
+    );
+}
+
+#[tokio::test]
 async fn commands_run_in_the_workspace_and_are_taken_back() {
     let machine = machine("");
     let _daemon = machine.up().await;
@@ -238,6 +296,13 @@ async fn commands_run_in_the_workspace_and_are_taken_back() {
         std::fs::read_to_string(space(&machine).join("out.txt")).unwrap(),
         "made\n"
     );
+    for command in ["echo 1 > one", "echo 2 > two; rm in.txt"] {
+        call(&machine, "exec", json!({ "command": command })).await;
+    }
+    let undone = call(&machine, "undo", json!({"commands": 2})).await;
+    assert!(undone.starts_with("commands taken back: 2;"), "{undone}");
+    let there = |name: &str| space(&machine).join(name).exists();
+    assert!(!there("one") && !there("two") && there("in.txt"));
     let slow = call(
         &machine,
         "exec",
@@ -428,6 +493,18 @@ async fn tools_of_a_server_elsewhere_come_through_the_same_door() {
     assert_eq!(read, "from far away");
     let nobody = call(&machine, "nobody__echo", json!({})).await;
     assert!(nobody.contains("nobody"), "{nobody}");
+    // What no rule allows is asked about: it reaches another machine.
+    let waits = send(&machine, "call far__list_files {}");
+    let approval = asked(&machine).await;
+    assert_eq!(approval["action"], "far__list_files");
+    let reason = approval["reason"].as_str().unwrap();
+    assert!(reason.contains("reaches other machines"), "{reason}");
+    let id = approval["id"].to_string();
+    machine.runs(&["deny", &id]).await.succeeds();
+    assert_eq!(
+        waits.ends().await.succeeds().trim(),
+        "failed: user refused it"
+    );
 }
 
 #[tokio::test]
@@ -498,7 +575,7 @@ async fn an_edit_of_what_changed_is_refused_after_a_restart_too() {
     call(&machine, "read_file", json!({"path": "a.txt"})).await;
     assert!(daemon.stops().await.success());
     std::fs::write(&file, "one\ntwo\n").unwrap();
-    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let daemon = machine.up_with(&["--no-worker"]).await;
     let edit = json!({"path": "a.txt", "old": "one", "new": "1"});
     let refused = call(&machine, "edit_file", edit.clone()).await;
     assert!(
@@ -506,6 +583,12 @@ async fn an_edit_of_what_changed_is_refused_after_a_restart_too() {
         "{refused}"
     );
     call(&machine, "read_file", json!({"path": "a.txt"})).await;
+    let edited = call(&machine, "edit_file", edit).await;
+    assert!(edited.starts_with("edited a.txt"), "{edited}");
+    // What the agent wrote itself it has seen, too.
+    assert!(daemon.stops().await.success());
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let edit = json!({"path": "a.txt", "old": "1", "new": "one"});
     let edited = call(&machine, "edit_file", edit).await;
     assert!(edited.starts_with("edited a.txt"), "{edited}");
 }

@@ -170,6 +170,28 @@ async fn doctor_reports_in_the_published_shape() {
     let named = |name: &str| checks.iter().find(|check| check["check"] == name).unwrap();
     assert_eq!(named("home")["ok"], true);
     assert_eq!(named("config")["ok"], true);
+    for (name, fix) in [
+        ("anthropic", "api_key KEY"),
+        ("openai", "api_key KEY"),
+        ("openrouter", "api_key KEY"),
+        ("ollama", "base_url URL"),
+    ] {
+        let provider = named(&format!("provider {name}"));
+        let fix = format!("quintet config set providers.{name}.{fix}");
+        assert_eq!(
+            (&provider["ok"], &provider["fix"]),
+            (&false.into(), &fix.into())
+        );
+    }
+    let doctor = machine
+        .quintet(&["doctor", "--json"])
+        .env("OPENAI_API_KEY", "sk-of-doctor")
+        .output();
+    let said = String::from_utf8(doctor.await.unwrap().stdout).unwrap();
+    assert!(
+        said.contains("the key of $OPENAI_API_KEY") && !said.contains("sk-of-doctor"),
+        "{said}"
+    );
 
     machine.configure("[http]\nlisten = 5\n");
     let finished = machine.runs(&["doctor"]).await;

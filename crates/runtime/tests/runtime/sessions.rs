@@ -327,3 +327,37 @@ async fn the_journal_is_kept_below_its_size_with_the_texts_of_messages() {
     assert!(texts[0].contains("again"), "a retry needs it");
     assert_eq!(texts[1..], [""], "it went with its row");
 }
+
+#[tokio::test]
+async fn a_session_works_in_the_folder_of_its_first_message_if_that_can_be_read() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let brought = folder.path().display().to_string();
+    let missing = folder.path().join("missing").display().to_string();
+    let mut works_in = async |cwd: &str, new_chat| {
+        let message = SendMsg {
+            cwd: Some(cwd.to_owned()),
+            new_chat,
+            ..script(&[r#"{"say": "here"}"#])
+        };
+        let session = client.send(message).await.expect("answers").session;
+        let listed = client.sessions(SessionsMsg::default()).await;
+        let listed = listed.expect("lists").sessions.into_iter();
+        let found = listed.into_iter().find(|it| it.id == session);
+        (session, found.expect("listed").workspace)
+    };
+    let own = |session| {
+        let folder = daemon.home().instances_dir().join(format!("py-{session}"));
+        folder.join("workspace").display().to_string()
+    };
+    let (first, folder) = works_in(&missing, true).await;
+    assert_eq!(folder, own(first));
+    let (second, folder) = works_in("relative", true).await;
+    assert_eq!(folder, own(second));
+    let (third, folder) = works_in(&brought, true).await;
+    assert_eq!(folder, brought);
+    // A later message's is where its sender is, and changes nothing.
+    assert_eq!(works_in("/tmp", false).await, (third, brought));
+    daemon.stop().await;
+}

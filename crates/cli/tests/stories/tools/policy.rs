@@ -405,3 +405,61 @@ async fn a_test_of_the_policy_takes_the_worker_that_the_daemon_takes() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_rule_is_for_its_agent_its_session_and_its_worker() {
+    let rules = [
+        "{ path = \"a\", agent = \"hands\", action = \"deny\" }",
+        "{ path = \"b\", session = 2, action = \"deny\" }",
+        "{ path = \"c\", worker = \"box\", action = \"deny\" }",
+        "{ path = \"d\", agent = \"coder\", action = \"deny\" }",
+        "{ command = \"git push\", agent = \"hands\", action = \"deny\" }",
+        "{ command = \"git pull\", session = 2, action = \"deny\" }",
+        "{ command = \"git fetch\", worker = \"box\", action = \"deny\" }",
+        "{ command = \"git gc\", path = \"deep/**\", action = \"deny\" }",
+    ];
+    let machine = machine(&format!("[policy]\nrules = [{}]\n", rules.join(", ")));
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    machine
+        .runs(&["token", "create", "--worker", "box"])
+        .await
+        .succeeds();
+    for (more, denied) in [(&[][..], "a"), (&["--worker", "box"][..], "a b c")] {
+        let mut refused = Vec::new();
+        for path in ["a", "b", "c", "d"] {
+            let write = json!({"path": path, "content": "x"});
+            let line = format!("call write_file {write}");
+            let mut send = vec!["send", "hands", &line];
+            if path == "a" {
+                send.push("--new");
+                send.extend(more);
+            }
+            if machine.runs(&send).await.succeeds().contains("denied") {
+                refused.push(path);
+            }
+        }
+        assert_eq!(refused.join(" "), denied, "{more:?}");
+    }
+
+    let tested = async |more: &[&str], command: &str| {
+        let test = [&["policy", "test", "--json"], more, &["--", command]].concat();
+        machine.runs(&test).await.json()["action"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    for (more, command, action) in [
+        (&["--session", "1"][..], "git push", "deny"),
+        (&["--session", "1", "--agent", "coder"], "git push", "allow"),
+        (&["--agent", "hands"], "git push", "deny"),
+        (&[], "git push", "allow"),
+        (&["--session", "1"], "git pull", "allow"),
+        (&["--session", "2", "--worker", "local"], "git pull", "deny"),
+        (&["--session", "2"], "git fetch", "deny"),
+        (&["--worker", "box"], "git fetch", "deny"),
+        (&["--cwd", "deep/er"], "git gc", "deny"),
+        (&["--cwd", "flat"], "git gc", "allow"),
+    ] {
+        assert_eq!(tested(more, command).await, action, "{more:?} {command}");
+    }
+}
