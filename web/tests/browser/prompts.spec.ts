@@ -71,10 +71,26 @@ test("a rule is read and edited before it is written", async ({ paired, daemon }
   const card = paired.getByTestId("approval").locator("visible=true").last();
   await card.getByRole("button", { name: "Always…" }).click();
   await expect(card.getByRole("textbox", { name: "command" })).toHaveValue(/make install/);
+  await expect(card).toContainText("config.toml, at the end of [policy] rules, and allows");
   await card.getByRole("textbox", { name: "command" }).fill("make *");
   await card.getByRole("button", { name: "Save rule and allow" }).click();
   await expect(answers(paired)).toHaveText("I may.");
   expect(await daemon.run("config", "get")).toContain("make *");
+});
+
+test("all the rules that would be written are shown", async ({ paired, daemon }) => {
+  await newSession(paired, { message: "approve make one && make two" });
+  const card = paired.getByTestId("approval").locator("visible=true").last();
+  await card.getByRole("button", { name: "Always…" }).click();
+  const commands = card.getByRole("textbox", { name: "command" });
+  await expect(commands).toHaveCount(2);
+  await expect(commands.nth(0)).toHaveValue("make one");
+  await commands.nth(1).fill("make t*");
+  await card.getByRole("button", { name: "Save rules and allow" }).click();
+  await expect(answers(paired)).toHaveText("I may.");
+  const config = await daemon.run("config", "get");
+  expect(config).toContain("make one");
+  expect(config).toContain("make t*");
 });
 
 test("an approval is there after a reload, and goes from every device with its turn", async ({

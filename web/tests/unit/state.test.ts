@@ -212,7 +212,7 @@ describe("the app", () => {
     const memory = new MemoryChannel({
       "sessions.list": () => ({ sessions: [{ id: 1, agent: "a", title: "One" }] }),
       "approvals.list": () => ({
-        approvals: [{ id: 2, session: 1, action: "run", rule: { action: "allow" } }],
+        approvals: [{ id: 2, session: 1, action: "run", rules: [{ action: "allow" }], place: "" }],
       }),
     });
     const app = new App(memory.channel, shelf);
@@ -228,7 +228,7 @@ describe("the app", () => {
     );
     await vi.waitFor(() => expect(texts(conversation)).toEqual(["hi"]));
     expect(app.sessions[0]).toMatchObject({ active: true, messages: 1 });
-    await vi.waitFor(() => expect(app.rules.get(2)).toEqual({ action: "allow" }));
+    await vi.waitFor(() => expect(app.rules.get(2)?.rules).toEqual([{ action: "allow" }]));
     expect(app.prompts).toHaveLength(1);
     memory.write(new Journal(1, 90).add("approval_answered", { approval: 2, approved: true }).rows);
     await vi.waitFor(() => expect(app.prompts).toEqual([]));

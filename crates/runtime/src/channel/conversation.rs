@@ -267,15 +267,15 @@ struct ApprovalArgs {
     id: u64,
     approved: bool,
     scope: ScopeName,
-    rule: Option<Map<String, Value>>,
+    rules: Option<Vec<Map<String, Value>>>,
     #[serde(default)]
     reason: String,
 }
 
 pub(super) async fn answer_approval(runtime: &Runtime, device: &Device, given: &Value) -> Answer {
     let asked: ApprovalArgs = args(given)?;
-    let rule = match &asked.rule {
-        Some(rule) => edited_rule(runtime, asked.id, rule).await?,
+    let rule = match &asked.rules {
+        Some(rules) => edited_rules(runtime, asked.id, rules).await?,
         None => String::new(),
     };
     let request = AnswerApprovalMsg {
@@ -294,11 +294,11 @@ pub(super) async fn answer_approval(runtime: &Runtime, device: &Device, given: &
     done(runtime.answer_approval(request, by).await)
 }
 
-/// The rule as config.toml has it; empty where it is the proposed one.
-async fn edited_rule(
+/// The rules as config.toml has them; empty where they are the proposed ones.
+async fn edited_rules(
     runtime: &Runtime,
     approval: u64,
-    rule: &Map<String, Value>,
+    rules: &[Map<String, Value>],
 ) -> Result<String, OpError> {
     let listed = runtime
         .list_approvals()
@@ -310,9 +310,14 @@ async fn edited_rule(
         .find(|pending| pending.id == approval)
         .map(|pending| rules_of(&pending.rule))
         .unwrap_or_default();
-    if proposed.first() == Some(&Value::Object(rule.clone())) {
+    if proposed.iter().filter_map(Value::as_object).eq(rules) {
         return Ok(String::new());
     }
+    let tables: Result<Vec<String>, OpError> = rules.iter().map(as_table).collect();
+    Ok(tables?.join(", "))
+}
+
+fn as_table(rule: &Map<String, Value>) -> Result<String, OpError> {
     let mut table = toml_edit::InlineTable::new();
     for (key, value) in rule {
         match value {

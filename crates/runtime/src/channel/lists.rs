@@ -138,8 +138,6 @@ pub(super) async fn approvals(runtime: &Runtime) -> Answer {
             .approvals
             .into_iter()
             .map(|approval| {
-                let rules = rules_of(&approval.rule);
-                let first = rules.first().cloned();
                 json!({
                     "id": approval.id,
                     "session": approval.session,
@@ -150,8 +148,8 @@ pub(super) async fn approvals(runtime: &Runtime) -> Answer {
                     "reason": approval.reason,
                     "at": approval.at,
                     "hash": approval.hash,
-                    "rule": first.unwrap_or_else(|| json!({ "action": "allow" })),
-                    "rules": rules,
+                    "rules": rules_of(&approval.rule),
+                    "place": approval.rule_place,
                 })
             })
             .collect();

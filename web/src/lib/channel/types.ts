@@ -131,8 +131,10 @@ export interface Approval {
   at: string
   /** SHA-256 (hex) of all that the answer is bound to. */
   hash: string
-  /** What `scope: "rule"` would write, to be read and edited first. */
-  rule: PolicyRule
+  /** What `scope: "rule"` would write, to be read and edited first; empty when no rule can say it. */
+  rules: PolicyRule[]
+  /** Where that would go. */
+  place: string
 }
 
 /** A rule of `[policy]`; every selector is optional. */

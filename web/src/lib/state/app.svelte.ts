@@ -45,8 +45,8 @@ export class App {
   /** Whether the list is the daemon's and not the one on the shelf. */
   sessionsKnown = $state(false);
   prompts = $state.raw<readonly Prompt[]>([]);
-  /** What an approval's rule would be, by its number. */
-  rules = new SvelteMap<number, Approval["rule"]>();
+  /** The rules that an approval's "always" would write, by its number. */
+  rules = new SvelteMap<number, Pick<Approval, "rules" | "place">>();
 
   #prompts = new Prompts();
   #open = new Map<number, Conversation>();
@@ -120,7 +120,7 @@ export class App {
       this.channel.request("approvals.list", {}),
       this.channel.request("asks.list", {}),
     ]);
-    for (const { id, rule } of approvals) this.rules.set(id, rule);
+    for (const { id, rules, place } of approvals) this.rules.set(id, { rules, place });
     this.#prompts.replace(approvals, asks, mark);
     this.prompts = this.#prompts.open;
   }

@@ -1,1 +1,0 @@
-import{Y as e}from"./Icon-BjuPngbv.js";var t=new class{#e=e(e=>{let t=setInterval(()=>{document.hidden||e()},1e3);return()=>clearInterval(t)});get now(){return this.#e(),Date.now()}};export{t};

@@ -1,0 +1,1 @@
+import{Y as e}from"./Icon-D47-xPPl.js";var t=new class{#e=e(e=>{let t=setInterval(()=>{document.hidden||e()},1e3);return()=>clearInterval(t)});get now(){return this.#e(),Date.now()}};export{t};
