@@ -467,7 +467,7 @@ fn done(
             let outcomes = outcomes.collect();
             core.applied(now, outcomes);
         }
-        ReplicaEffect::SaveProgress { .. } => {}
+        ReplicaEffect::SaveProgress { .. } | ReplicaEffect::ForgetSequences => {}
         ReplicaEffect::Journal(entries) => {
             for entry in &entries {
                 let new = journal.insert(entry.local_seq, ()).is_none();

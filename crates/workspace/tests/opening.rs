@@ -158,3 +158,29 @@ async fn a_replica_keeps_its_files_while_a_lost_history_is_made_anew() {
     assert_eq!(tree(&dir), tree(&mirror.dir));
     assert_eq!(inodes(), before, "they were removed and fetched again");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_on_a_lost_history_overwrites_nothing_of_the_new_one() {
+    let host = Host::new().await;
+    let file = host.dir().join("f");
+    for round in 0..20 {
+        fs::write(&file, format!("round {round}")).unwrap();
+        host.workspace.flush().await.unwrap();
+    }
+    let mirror = host.mirror("one").await;
+    mirror.agree().await;
+    mirror.stop().await;
+    let home = host.stop().await;
+    fs::remove_dir_all(home.path().join("state")).unwrap();
+    fs::remove_dir_all(home.path().join("cas")).unwrap();
+    fs::write(&file, "theirs").unwrap();
+    fs::write(home.path().join("one/f"), "mine").unwrap();
+    let host = Host::open(home).await;
+    let mirror = Mirror::start(host.home.path(), "one").await;
+    mirror.agree().await;
+    assert_eq!(fs::read_to_string(&file).unwrap(), "theirs");
+    assert_eq!(tree(&host.dir()), tree(&mirror.dir));
+    let id = mirror.replica.conflicts().await.unwrap()[0].id;
+    let kept = mirror.replica.conflict_content(id, Vec::new());
+    assert_eq!(kept.await.unwrap(), b"mine");
+}

@@ -425,8 +425,13 @@ impl Ledger {
         let now = self.paths.get(path);
         let node = now.and_then(|latest| latest.node.as_ref());
         let sequence = now.map_or(0, |latest| latest.sequence);
-        let unseen =
-            |latest: &Latest| latest.sequence > entry.base && !latest.author.is_sandbox(sandbox);
+        // What is ahead of this history was seen in another one, which is lost.
+        let base = if entry.base > self.current {
+            0
+        } else {
+            entry.base
+        };
+        let unseen = |latest: &Latest| latest.sequence > base && !latest.author.is_sandbox(sandbox);
         let conflict = |path: &WorkspacePath, latest: &Latest| {
             Decision::Refuse(format!(
                 "conflict: {path} is at iteration {}, you saw {}",

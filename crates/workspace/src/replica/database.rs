@@ -246,6 +246,14 @@ pub(super) fn put_base(
     Ok(())
 }
 
+/// Of what is known of paths, no sequence is the master's any more.
+pub(super) fn forget_sequences(db: &Transaction<'_>) -> rusqlite::Result<()> {
+    set_meta(db, "applied", 0)?;
+    db.execute("UPDATE bases SET sequence = 0", [])?;
+    db.execute("UPDATE journal SET base = 0", [])?;
+    Ok(())
+}
+
 /// A folder that had to be made for something in it, before the master named it.
 pub(super) fn put_implied(
     db: &Connection,
@@ -372,5 +380,45 @@ pub(super) fn manifest(db: &Connection, node: &Node) -> rusqlite::Result<Option<
     match rows.next()? {
         Some(row) => Ok(Manifest::parse(&row.get::<_, String>(0)?, node.size).ok()),
         None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_of_another_history_are_forgotten_for_good() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("replica.db");
+        let mut db = ReplicaDatabase::open(&path).unwrap();
+        let file = WorkspacePath::parse("f").unwrap();
+        let node = Node::file(0o644, b"f");
+        let base = Base {
+            sequence: 20,
+            node: node.clone(),
+        };
+        let entry = JournalEntry {
+            local_seq: 7,
+            path: file.clone(),
+            operation: Operation::Delete,
+            node: None,
+            base: 20,
+        };
+        db.transact(Durable::Yes, |db| {
+            set_meta(db, "applied", 20)?;
+            put_base(db, &file, Some(&base))?;
+            put_journal(db, &entry)
+        })
+        .unwrap();
+        db.transact(Durable::Yes, forget_sequences).unwrap();
+        drop(db);
+        let db = ReplicaDatabase::open(&path).unwrap();
+        let restored = db.restore(&HashMap::new()).unwrap();
+        let base = Base { sequence: 0, node };
+        assert_eq!(restored.applied, 0);
+        assert_eq!(restored.bases, BTreeMap::from([(file, base)]));
+        assert_eq!(restored.journal, [JournalEntry { base: 0, ..entry }]);
+        assert_eq!(restored.next_local_seq, 8);
     }
 }

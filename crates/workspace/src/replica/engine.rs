@@ -40,6 +40,7 @@ pub(super) enum Command {
         applied: u64,
         resyncing: bool,
     },
+    ForgetSequences,
     Journal(Vec<JournalEntry>, oneshot::Sender<()>),
     Settle(Vec<Settlement>),
     /// Local changes that were handed over are in the journal's queue, or need
@@ -167,6 +168,13 @@ impl Engine {
                 });
                 // Forgotten progress only means that more is sent again.
                 if let Err(error) = saved {
+                    self.failed(&error.to_string());
+                }
+            }
+            Command::ForgetSequences => {
+                let forgotten = self.db.transact(Durable::Yes, database::forget_sequences);
+                // After the next start it is found out again.
+                if let Err(error) = forgotten {
                     self.failed(&error.to_string());
                 }
             }

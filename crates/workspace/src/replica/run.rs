@@ -397,6 +397,9 @@ impl Runner {
                 self.engine
                     .send(Command::SaveProgress { applied, resyncing });
             }
+            ReplicaEffect::ForgetSequences => {
+                self.engine.send(Command::ForgetSequences);
+            }
             ReplicaEffect::Journal(entries) => {
                 let through = entries
                     .iter()

@@ -514,6 +514,9 @@ impl Rep {
                 self.durable.applied = applied;
                 self.durable.resyncing = resyncing;
             }
+            ReplicaEffect::ForgetSequences => {
+                unreachable!("the master never loses its history")
+            }
             ReplicaEffect::Journal(entries) => {
                 for entry in &entries {
                     self.durable.next_local_seq = entry.local_seq + 1;

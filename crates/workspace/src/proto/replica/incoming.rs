@@ -106,12 +106,27 @@ impl ReplicaCore {
         }
     }
 
+    /// The master has another history than the one that we followed. What it has
+    /// at a path is compared whatever its number is, and what we wrote was written
+    /// on nothing that it knows.
+    fn forget_sequences(&mut self) {
+        self.applied = 0;
+        for base in self.bases.values_mut() {
+            base.sequence = 0;
+        }
+        self.forget_journalled_sequences();
+        self.effects.push_back(ReplicaEffect::ForgetSequences);
+    }
+
     /// The master can't go on from what we hold. When that answers all that we
     /// asked for, everything that it sent before has arrived, and it sends no
     /// heartbeat until it is asked again: the next one is the end, as it is after
     /// the first request of a connection. Otherwise it may be the end of another
     /// request, and the fence has to tell.
-    pub(super) fn resync_required(&mut self) {
+    pub(super) fn resync_required(&mut self, current: u64) {
+        if current < self.applied {
+            self.forget_sequences();
+        }
         if self.asked != 1 {
             self.full_resync();
             return;
@@ -129,7 +144,8 @@ impl ReplicaCore {
         match self.phase {
             Phase::Offline => {}
             // The master is behind what we hold: it lost its history.
-            Phase::CatchingUp { fenced: false, .. } if sequence < self.received => {
+            Phase::CatchingUp { fenced: false, .. } | Phase::Live if sequence < self.received => {
+                self.forget_sequences();
                 self.full_resync();
             }
             // It would remove everything: a heartbeat that was sent before the request was heard
@@ -156,7 +172,6 @@ impl ReplicaCore {
             }
             Phase::CatchingUp { .. } => {}
             Phase::Live if sequence > self.received => self.catch_up_again(self.received),
-            Phase::Live if sequence < self.received => self.full_resync(),
             Phase::Live => {}
         }
     }

@@ -135,6 +135,9 @@ pub enum ReplicaEffect {
         /// Whether the whole tree is being compared.
         resyncing: bool,
     },
+    /// Remember no longer from which sequences bases came: the master has another
+    /// history. Not answered.
+    ForgetSequences,
     /// Write entries to the journal; answer with [`ReplicaCore::journalled`].
     Journal(Vec<JournalEntry>),
     /// Remember what became of entries: move bases, keep refused bytes as
@@ -576,7 +579,9 @@ impl ReplicaCore {
                     .response(&content_hash, content, size, chunk_manifest.as_deref())?;
             }
             WireMessage::ContentNotFound { content_hash } => self.fetches.not_found(&content_hash),
-            WireMessage::FullResyncRequired { .. } => self.resync_required(),
+            WireMessage::FullResyncRequired {
+                current_sequence, ..
+            } => self.resync_required(current_sequence),
             WireMessage::WriteBack { .. }
             | WireMessage::BarrierRequest { .. }
             | WireMessage::Ack { .. }
@@ -694,7 +699,8 @@ impl ReplicaCore {
 
     fn pass_barriers(&mut self) {
         let (applied, events) = (self.applied, &mut self.events);
-        let live = self.phase == Phase::Live;
+        // What has to be removed is known only at the end of a full comparison.
+        let live = self.phase == Phase::Live && !self.resyncing;
         self.barriers
             .retain(|barrier| match (barrier.waiter, barrier.reached) {
                 (Waiter::User(id), Some((satisfied, sequence))) if live && applied >= sequence => {

@@ -14,7 +14,7 @@ const MAX_UNANSWERED: usize = 1_024;
 
 #[derive(Debug)]
 pub(super) struct Journalled {
-    entry: JournalEntry,
+    pub(super) entry: JournalEntry,
     state: EntryState,
 }
 
@@ -158,6 +158,12 @@ impl ReplicaCore {
             if journalled.state == EntryState::Unsaved {
                 journalled.state = EntryState::Saved;
             }
+        }
+    }
+
+    pub(super) fn forget_journalled_sequences(&mut self) {
+        for journalled in self.journal.values_mut() {
+            journalled.entry.base = 0;
         }
     }
 

@@ -266,3 +266,203 @@ fn a_gap_behind_a_comparison_compares_nothing() {
     assert_eq!(asked_for_all(&mut core), 0);
     assert_eq!(removals(&mut core), [""; 0]);
 }
+
+#[test]
+fn twenty_silent_seconds_are_a_lost_master() {
+    let second = Duration::from_secs(1);
+    let mut core = live(4);
+    assert_eq!(core.poll_timeout(), Some(20 * second));
+    assert!(!core.is_lost(20 * second - Duration::from_millis(1)));
+    assert!(core.is_lost(20 * second));
+    core.handle_message(15 * second, heartbeat(4)).unwrap();
+    assert!(!core.is_lost(34 * second) && core.is_lost(35 * second));
+    // A master that never says anything is no better.
+    core.disconnected();
+    assert!(!core.is_lost(100 * second), "nobody is waited for");
+    core.connected(100 * second);
+    assert!(!core.is_lost(119 * second) && core.is_lost(120 * second));
+}
+
+#[test]
+fn a_heartbeat_shows_what_was_missed() {
+    for (sequence, since_sequence) in [(6, 4), (3, 0)] {
+        let mut core = live(4);
+        hear(&mut core, heartbeat(4));
+        assert_eq!(core.poll_message(), None);
+        // Ahead of what came, or of a master that lost its history.
+        hear(&mut core, heartbeat(sequence));
+        let sandbox_id = "one".into();
+        let asked = WireMessage::CatchupRequest {
+            sandbox_id,
+            since_sequence,
+        };
+        assert_eq!(core.poll_message(), Some(asked), "{sequence}");
+    }
+}
+
+/// The next changes to put in place.
+fn items(core: &mut ReplicaCore) -> Option<Vec<ApplyItem>> {
+    std::iter::from_fn(|| core.poll_effect()).find_map(|effect| match effect {
+        ReplicaEffect::Apply(items) => Some(items),
+        _ => None,
+    })
+}
+
+#[test]
+fn only_what_is_in_place_is_acknowledged_and_passes_a_barrier() {
+    let second = Duration::from_secs(1);
+    let mut core = live(4);
+    core.request_barrier(1, 0);
+    let asked = WireMessage::BarrierRequest { sequence: 0 };
+    assert_eq!(core.poll_message(), Some(asked));
+    hear(&mut core, removed(5, "a"));
+    hear(&mut core, removed(6, "b"));
+    let confirmed = WireMessage::BarrierConfirmation {
+        satisfied: true,
+        current_sequence: 6,
+    };
+    hear(&mut core, confirmed);
+    let both = items(&mut core).unwrap();
+    assert_eq!((core.poll_message(), core.poll_event()), (None, None));
+    let full = || ApplyOutcome::Blocked("full".into());
+    let blocked = |event| matches!(event, Some(ReplicaEvent::Blocked { .. }));
+    let up_to = |up_to_sequence| Some(WireMessage::Ack { up_to_sequence });
+    let ended = |item: ApplyItem, outcome| (item.path, item.sequence, outcome);
+    let outcomes = both.into_iter().zip([ApplyOutcome::Done, full()]);
+    let outcomes = outcomes.map(|(item, outcome)| ended(item, outcome));
+    core.applied(Duration::ZERO, outcomes.collect());
+    // The first may have made room for the other.
+    let [again] = items(&mut core).unwrap().try_into().unwrap();
+    assert_eq!(core.poll_message(), up_to(5));
+    core.applied(Duration::ZERO, vec![ended(again, full())]);
+    assert!(blocked(core.poll_event()) && blocked(core.poll_event()));
+    assert_eq!(core.poll_event(), None, "the barrier waits");
+    assert_eq!((items(&mut core), core.poll_message()), (None, None));
+    assert_eq!(core.poll_timeout(), Some(second));
+    core.handle_timeout(second);
+    let [again] = items(&mut core).unwrap().try_into().unwrap();
+    core.applied(second, vec![ended(again, ApplyOutcome::Done)]);
+    assert_eq!(core.poll_message(), up_to(6));
+    let passed = ReplicaEvent::BarrierPassed {
+        id: 1,
+        satisfied: true,
+        sequence: 6,
+    };
+    assert_eq!(core.poll_event(), Some(passed));
+}
+
+#[test]
+fn another_history_is_compared_whatever_its_numbers_are() {
+    let (old, new) = (Node::file(0o644, b"old"), Node::file(0o644, b"new"));
+    let path = WorkspacePath::parse("f").unwrap();
+    let entry = JournalEntry {
+        local_seq: 1,
+        path: WorkspacePath::parse("mine").unwrap(),
+        operation: Operation::Delete,
+        node: None,
+        base: 19,
+    };
+    let base = Base {
+        sequence: 20,
+        node: old,
+    };
+    let restored = Restored {
+        applied: 20,
+        bases: BTreeMap::from([(path.clone(), base)]),
+        journal: vec![entry],
+        ..Restored::default()
+    };
+    let mut core = ReplicaCore::restore("one".into(), restored);
+    core.connected(Duration::ZERO);
+    core.request_barrier(1, 0);
+    let required = WireMessage::FullResyncRequired {
+        reason: "you are at 20, the log ends at 3".into(),
+        current_sequence: 3,
+    };
+    hear(&mut core, required);
+    assert_eq!(core.poll_effect(), Some(ReplicaEffect::ForgetSequences));
+    assert_eq!(core.journal[&1].entry.base, 0);
+    let changed = WireMessage::Notification {
+        sequence: 1,
+        filepath: "f".into(),
+        content_hash: new.hash.to_string(),
+        size: 3,
+        permissions: 0o644,
+        is_deletion: false,
+        inline_content: Some(b"new".to_vec()),
+    };
+    hear(&mut core, changed);
+    hear(&mut core, heartbeat(3));
+    while core.poll_message().is_some() {}
+    let confirmed = WireMessage::BarrierConfirmation {
+        satisfied: true,
+        current_sequence: 3,
+    };
+    hear(&mut core, confirmed);
+    let [item] = items(&mut core).unwrap().try_into().unwrap();
+    assert_eq!((&item.path, item.node), (&path, Some(new)));
+    assert_eq!(core.poll_event(), None, "it is not in place");
+    let done = (item.path, item.sequence, ApplyOutcome::Done);
+    core.applied(Duration::ZERO, vec![done]);
+    // What waits for an answer may have to go.
+    assert_eq!(core.poll_event(), None);
+    let answer = WireMessage::WriteBackResult {
+        accepted: vec![(1, 3)],
+        rejected: vec![],
+    };
+    hear(&mut core, answer);
+    let events: Vec<_> = std::iter::from_fn(|| core.poll_event()).collect();
+    assert!(
+        matches!(
+            events[..],
+            [
+                ReplicaEvent::Settled(_),
+                ReplicaEvent::BarrierPassed { id: 1, .. }
+            ]
+        ),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn a_barrier_of_an_empty_history_waits_until_what_it_lacks_is_gone() {
+    let base = Base {
+        sequence: 20,
+        node: Node::file(0o644, b"old"),
+    };
+    let path = WorkspacePath::parse("f").unwrap();
+    let restored = Restored {
+        applied: 20,
+        bases: BTreeMap::from([(path.clone(), base)]),
+        ..Restored::default()
+    };
+    let mut core = ReplicaCore::restore("one".into(), restored);
+    core.connected(Duration::ZERO);
+    core.request_barrier(1, 0);
+    let required = WireMessage::FullResyncRequired {
+        reason: "you are at 20, the log ends at 0".into(),
+        current_sequence: 0,
+    };
+    hear(&mut core, required);
+    // It says so twice, and is believed behind the fence.
+    hear(&mut core, heartbeat(0));
+    hear(&mut core, heartbeat(0));
+    while core.poll_message().is_some() {}
+    for _ in 0..2 {
+        let confirmed = WireMessage::BarrierConfirmation {
+            satisfied: true,
+            current_sequence: 0,
+        };
+        hear(&mut core, confirmed);
+    }
+    assert_eq!(core.poll_event(), None);
+    let [item] = items(&mut core).unwrap().try_into().unwrap();
+    assert_eq!((&item.path, item.node), (&path, None));
+    let done = (item.path, item.sequence, ApplyOutcome::Done);
+    core.applied(Duration::ZERO, vec![done]);
+    let passed = core.poll_event();
+    assert!(matches!(
+        passed,
+        Some(ReplicaEvent::BarrierPassed { id: 1, .. })
+    ));
+}
