@@ -11,6 +11,7 @@ use harness::{Host, LONG, Mirror, noise, temporary_files, tree};
 use quintet_workspace::history::{LogQuery, PrunePolicy};
 use quintet_workspace::master::UndoRange;
 use quintet_workspace::proto::{ChangeKind, WorkspacePath};
+use quintet_workspace::{Workspace, WorkspaceConfig};
 
 fn path(text: &str) -> WorkspacePath {
     WorkspacePath::parse(text).unwrap()
@@ -202,6 +203,70 @@ async fn the_past_can_be_seen_compared_and_restored() {
     );
     workspace.restore(first, None, false).await.unwrap();
     assert_eq!(tree(&dir), before, "a checkpoint is never pruned");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_is_restored_with_the_folders_that_it_was_in() {
+    let host = Host::new().await;
+    let (dir, workspace) = (host.dir(), &host.workspace);
+    fs::create_dir_all(dir.join("d/deep")).unwrap();
+    fs::write(dir.join("d/deep/f"), "then").unwrap();
+    fs::write(dir.join("d/other"), "then").unwrap();
+    fs::set_permissions(dir.join("d"), fs::Permissions::from_mode(0o700)).unwrap();
+    let then = workspace.flush().await.unwrap();
+    fs::remove_dir_all(dir.join("d")).unwrap();
+    fs::write(dir.join("d"), "a file is in the way").unwrap();
+    workspace.flush().await.unwrap();
+    let restored = workspace.restore(then, Some(path("d/deep/f")), false).await;
+    assert_eq!(restored.unwrap().changes.len(), 3);
+    assert_eq!(fs::read_to_string(dir.join("d/deep/f")).unwrap(), "then");
+    assert!(!dir.join("d/other").exists(), "only what was named");
+    let mode = fs::metadata(dir.join("d")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_is_its_users_alone_whole_and_keeps_what_it_needs() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let host = Host::new().await;
+    let dir = host.dir();
+    let bytes = noise("shared", 200_000);
+    fs::write(dir.join("shared"), &bytes).unwrap();
+    // A target is bytes; only names have to be UTF-8.
+    let target = OsStr::from_bytes(b"caf\xe9");
+    symlink(target, dir.join("link")).unwrap();
+    let (fork, state) = (
+        host.home.path().join("fork"),
+        host.home.path().join("fork-state"),
+    );
+    let forked = host.workspace.fork(fork.clone(), state.clone()).await;
+    assert_eq!(forked.unwrap().files, 2);
+    assert_eq!(fs::read_link(fork.join("link")).unwrap(), target);
+    let mode = fs::metadata(&state).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o700);
+
+    // The original forgets what the fork still holds, and has something of its own.
+    fs::remove_file(dir.join("shared")).unwrap();
+    fs::write(dir.join("own"), noise("own", 200_000)).unwrap();
+    host.workspace.flush().await.unwrap();
+    let policy = PrunePolicy {
+        larger_than: Some(0),
+        ..PrunePolicy::default()
+    };
+    assert_eq!(host.workspace.prune(policy).await.unwrap().contents, 1);
+    assert_eq!(host.workspace.gc().await.unwrap().removed, 0);
+    assert!(host.workspace.verify().await.unwrap().is_clean());
+    let config = WorkspaceConfig::new(&fork, &state, host.home.path().join("cas"));
+    let forked = tokio::task::spawn_blocking(move || Workspace::open(&config).unwrap());
+    let forked = forked.await.unwrap();
+    assert!(forked.verify().await.unwrap().is_clean());
+    let before = forked.sequence();
+    fs::remove_file(fork.join("shared")).unwrap();
+    forked.flush().await.unwrap();
+    forked.restore(before, None, false).await.unwrap();
+    assert!(fs::read(fork.join("shared")).unwrap() == bytes);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,6 +11,7 @@ use crate::content::{Cas, GcReport};
 use crate::history::{
     Checkpoint, Child, HistoryReader, LogEntry, LogQuery, PrunePolicy, PruneReport, SizeReport,
 };
+use crate::place::make_private;
 use crate::proto::ledger::in_order;
 use crate::proto::{ChangeKind, ContentHash, Kind, Node, WorkspacePath};
 
@@ -352,8 +353,9 @@ impl Workspace {
         state_dir: PathBuf,
         tell: impl Fn(u64, u64) + Send + 'static,
     ) -> Result<ForkReport, WorkspaceError> {
-        let make = |path: &Path| {
-            std::fs::create_dir_all(path).map_err(WorkspaceError::Output)?;
+        std::fs::create_dir_all(&dir).map_err(WorkspaceError::Output)?;
+        make_private(&state_dir).map_err(WorkspaceError::Output)?;
+        let check_empty = |path: &Path| {
             let empty = std::fs::read_dir(path)
                 .map_err(WorkspaceError::Output)?
                 .next()
@@ -366,8 +368,8 @@ impl Workspace {
                 })
             }
         };
-        make(&dir)?;
-        make(&state_dir)?;
+        check_empty(&dir)?;
+        check_empty(&state_dir)?;
         let history = state_dir.join("history.db");
         let sequence = self
             .ask(|reply| Command::Backup {
@@ -587,7 +589,10 @@ fn write_tree(
     dir: &Path,
     tell: impl Fn(u64, u64),
 ) -> Result<u64, WorkspaceError> {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::PermissionsExt;
+
     let mut files = 0;
     for (done, (path, node)) in (1..).zip(tree) {
         tell_now_and_then(&tell, done, tree.len() as u64);
@@ -600,7 +605,7 @@ fn write_tree(
             Kind::Symlink => {
                 let mut link = Vec::new();
                 write_content(reader, cas, &node.hash, &mut link)?;
-                let link = String::from_utf8_lossy(&link).into_owned();
+                let link = OsStr::from_bytes(&link);
                 std::os::unix::fs::symlink(link, &target).map_err(WorkspaceError::Output)?;
                 files += 1;
             }
