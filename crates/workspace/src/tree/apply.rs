@@ -192,6 +192,14 @@ impl LiveTree {
                 ));
             }
         };
+        // It would be back a moment later, and whoever is in it would miss it until then; for
+        // good, if this program were killed in between.
+        let is_folder = expected.is_some_and(|seen| seen.node.is_directory());
+        if is_folder && self.root.is_empty(path).is_ok_and(|is_empty| !is_empty) {
+            return Ok(Applied::InTheWay(
+                "a folder with files is in its place".to_owned(),
+            ));
+        }
         let fingerprint = expected.map(|seen| seen.fingerprint);
         match self.root.put(
             &parent,

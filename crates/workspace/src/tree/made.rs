@@ -49,12 +49,7 @@ impl LiveTree {
         {
             return;
         }
-        let mut is_empty = true;
-        let names = self
-            .root
-            .folder(Some(path))
-            .and_then(|folder| self.root.names(&folder, false, &mut |_| is_empty = false));
-        if is_empty && names.is_ok_and(|names| names.is_empty()) {
+        if self.root.is_empty(path).is_ok_and(|is_empty| is_empty) {
             self.made.0.insert(path.clone());
         }
     }

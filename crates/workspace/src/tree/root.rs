@@ -176,10 +176,19 @@ impl Root {
         let root = sys::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let own = make_folder(&root, RESERVED)?;
         let tmp = make_folder(&own, "tmp")?;
+        let mut next = 0;
         for entry in Dir::read_from(&tmp)? {
             let entry = entry?;
-            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-                let _ = sys::unlinkat(&tmp, entry.file_name(), AtFlags::empty());
+            let name = entry.file_name();
+            if !matches!(name.to_bytes(), b"." | b"..")
+                && sys::unlinkat(&tmp, name, AtFlags::empty()).is_err()
+            {
+                // A folder that a file took the place of. One that is not empty stays:
+                // what somebody put into it at the last moment is nowhere else.
+                let left = sys::unlinkat(&tmp, name, AtFlags::REMOVEDIR).is_err();
+                if left && let Some(Ok(number)) = name.to_str().ok().map(str::parse::<u64>) {
+                    next = next.max(number.saturating_add(1));
+                }
             }
         }
         let nameless = AtomicBool::new(super::create::has_fine_times(&tmp));
@@ -187,7 +196,7 @@ impl Root {
             path: path.to_owned(),
             root,
             tmp: std::sync::Arc::new(tmp),
-            next: AtomicU64::new(0),
+            next: AtomicU64::new(next),
             nameless,
         })
     }
@@ -252,6 +261,14 @@ impl Root {
         }
         names.sort_unstable();
         Ok(names)
+    }
+
+    /// Whether nothing is in a folder, not even what is not replicated.
+    pub(super) fn is_empty(&self, path: &WorkspacePath) -> io::Result<bool> {
+        let mut is_empty = true;
+        let folder = self.folder(Some(path))?;
+        let names = self.names(&folder, false, &mut |_| is_empty = false)?;
+        Ok(is_empty && names.is_empty())
     }
 
     /// Opens a regular file for reading; never blocks on a pipe.

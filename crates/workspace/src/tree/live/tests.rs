@@ -339,6 +339,50 @@ fn a_new_file_takes_nobodys_place_and_goes_through_no_link() {
 }
 
 #[test]
+fn a_folder_that_holds_something_stays_where_it_is() {
+    use std::os::unix::fs::MetadataExt;
+
+    let mut folder = Folder::with(&["empty/x", "full/x"]);
+    fs::remove_file(folder.at("empty/x")).unwrap();
+    folder.everything();
+    let changed = |folder: &Folder| {
+        let metadata = fs::metadata(folder.at("full")).unwrap();
+        (metadata.ctime(), metadata.ctime_nsec())
+    };
+    let before = changed(&folder);
+    for (name, is_done) in [("empty", true), ("full", false)] {
+        let path = WorkspacePath::parse(name).unwrap();
+        let node = Node::file(0o644, b"now a file");
+        let content = Content::Bytes(b"now a file");
+        let applied = folder.tree.apply(&path, Some(&node), content, &folder.cas);
+        let applied = applied.unwrap();
+        assert_eq!(matches!(applied, Applied::Done), is_done, "{applied:?}");
+        assert_eq!(matches!(applied, Applied::InTheWay(_)), !is_done);
+    }
+    assert_eq!(fs::read(folder.at("empty")).unwrap(), b"now a file");
+    assert_eq!(fs::read(folder.at("full/x")).unwrap(), b"full/x");
+    // To rename it away and back would have changed this.
+    assert_eq!(changed(&folder), before);
+}
+
+#[test]
+fn of_what_a_kill_left_only_what_is_nowhere_else_stays() {
+    let folder = Folder::with(&["f"]);
+    let left = |name: &str| folder.at(".quintet/tmp").join(name);
+    fs::write(left("3"), "half a file").unwrap();
+    fs::create_dir(left("4")).unwrap();
+    fs::create_dir(left("5")).unwrap();
+    fs::write(left("5/mine"), "put there at the last moment").unwrap();
+    let root = Root::open(&folder.at("")).unwrap();
+    assert!(!left("3").exists() && !left("4").exists());
+    assert!(left("5/mine").exists());
+    // Nor is its name in the way of anything.
+    for _ in 0..8 {
+        drop(root.temporary().unwrap());
+    }
+}
+
+#[test]
 fn what_is_put_into_a_folder_that_moves_moves_along() {
     let mut folder = Folder::with(&["a/first"]);
     let mut near = Near::default();
