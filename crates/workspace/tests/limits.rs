@@ -126,6 +126,13 @@ async fn what_cannot_be_replicated_is_reported_once_and_left_alone() {
         reasons.contains(&ProblemReason::NameNotUtf8)
             && reasons.contains(&ProblemReason::SpecialFile)
     );
+    // It is said no longer than it is so.
+    fs::remove_file(dir.join(OsStr::from_bytes(b"caf\xe9"))).unwrap();
+    fs::remove_file(dir.join("socket")).unwrap();
+    fs::write(dir.join("socket"), "now a file").unwrap();
+    mirror.agree().await;
+    assert_eq!(host.workspace.status().await.unwrap().problems, []);
+    assert!(mirror.dir.join("socket").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,6 +208,51 @@ async fn polling_finds_everything_too() {
     fs::write(host.dir().join("a/b/c"), "found by looking").unwrap();
     mirror.agree().await;
     assert_eq!(tree(&host.dir()), tree(&mirror.dir));
+}
+
+#[test]
+fn a_tree_with_more_folders_than_may_be_watched_is_read_every_few_seconds() {
+    let home = tempfile::tempdir().unwrap();
+    let (work, one) = (home.path().join("work"), home.path().join("one"));
+    for folder in 0..30 {
+        let folder = work.join(folder.to_string());
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("f"), "first").unwrap();
+    }
+    let limited = |program: &str, name: &str| {
+        let limit = "echo 8 > /proc/sys/user/max_inotify_watches";
+        let command = format!("{limit} && exec {program} {} {name}", home.path().display());
+        let mut process =
+            Process::start(Command::new("unshare").args(["-Ur", "sh", "-c", &command]));
+        (process.line() == "ready").then_some(process)
+    };
+    let (Some(mut master), Some(mut replica)) = (limited(MASTER, ""), limited(REPLICA, "one"))
+    else {
+        eprintln!("NOT TESTED: the number of watches can't be limited here");
+        return;
+    };
+    replica.agree();
+    assert_eq!(tree(&work), tree(&one));
+    master.tell("");
+    let told = master.line();
+    assert!(told.contains("watched folders was reached at 8"), "{told}");
+    assert!(
+        told.contains("sudo sysctl fs.inotify.max_user_watches="),
+        "{told}"
+    );
+    // Nobody asks either side to look.
+    let changes = [(&work, &one, "7/f", "there"), (&one, &work, "29/f", "here")];
+    for (from, to, path, text) in changes {
+        fs::write(from.join(path), text).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while fs::read_to_string(to.join(path)).unwrap() != text {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "{path} was never read"
+            );
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// A program of the crash test with small disks of its own under `home`. `None`

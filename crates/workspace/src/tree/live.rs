@@ -72,7 +72,7 @@ pub(crate) struct LiveTree {
     pub(super) ignore: Gitignore,
     /// How the ignore file looked when it was read; `None` when there was none.
     pub(super) ignore_file: Option<Fingerprint>,
-    problems: HashSet<Problem>,
+    pub(super) problems: HashSet<Problem>,
     /// What files looked like just before the first look. One that has changed since
     /// is looked at again, like any that changes while it is read.
     pub(super) glimpsed: HashMap<WorkspacePath, Stat>,
@@ -142,12 +142,6 @@ impl LiveTree {
 
     pub(crate) fn root(&self) -> &Root {
         &self.root
-    }
-
-    pub(crate) fn problems(&self) -> Vec<Problem> {
-        let mut all: Vec<_> = self.problems.iter().cloned().collect();
-        all.sort_by(|a, b| a.path.cmp(&b.path));
-        all
     }
 
     pub(crate) fn seen(&self, path: &WorkspacePath) -> Option<&Seen> {
@@ -749,22 +743,6 @@ impl LiveTree {
             } else {
                 looking.changes.push(found);
             }
-        }
-    }
-
-    fn readable_again(&mut self, path: &str) {
-        self.problems.retain(|problem| {
-            problem.path != path || !matches!(problem.reason, ProblemReason::Unreadable(_))
-        });
-    }
-
-    fn report(&mut self, path: &str, reason: ProblemReason) {
-        let problem = Problem {
-            path: path.to_owned(),
-            reason,
-        };
-        if self.problems.insert(problem.clone()) {
-            tracing::warn!(path, reason = ?problem.reason, "not replicated");
         }
     }
 }

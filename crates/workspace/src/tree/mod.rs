@@ -6,6 +6,7 @@ mod create;
 mod first;
 mod live;
 mod made;
+mod problems;
 mod renames;
 mod root;
 mod rules;

@@ -1,6 +1,7 @@
 //! A master that is killed: the crash test runs it as a process of its own.
 //!
-//! `crash_master HOME` serves `HOME/work` on `HOME/master.sock`.
+//! `crash_master HOME` serves `HOME/work` on `HOME/master.sock`. For each line on
+//! its input it says how it notices changes.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a part of a test")]
 
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 
 use quintet_workspace::master::{ServeError, WorkspaceError};
 use quintet_workspace::{Connection, Workspace, WorkspaceConfig};
+use tokio::io::AsyncBufReadExt;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -24,8 +26,13 @@ async fn main() {
     let mut sessions = JoinSet::new();
     let mut opening = std::pin::pin!(opening.done());
     let mut is_open = false;
+    let mut questions = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     loop {
         let (stream, _) = tokio::select! {
+            Ok(Some(_)) = questions.next_line() => {
+                println!("{:?}", workspace.status().await.unwrap().watch);
+                continue;
+            }
             opened = &mut opening, if !is_open => {
                 opened.unwrap();
                 is_open = true;
