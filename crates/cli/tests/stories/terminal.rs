@@ -252,3 +252,37 @@ async fn the_original_command_line_talks_to_the_daemon() {
     person.is_asked().await;
     person.leaves().await;
 }
+
+#[tokio::test]
+async fn a_workspace_shows_how_far_it_is_and_what_changed_in_colour() {
+    let machine = Machine::fresh();
+    let work = machine.path().join("work");
+    std::fs::create_dir(&work).unwrap();
+    // A hole, which takes a while to read.
+    let large = std::fs::File::create(work.join("large")).unwrap();
+    large.set_len(1 << 30).unwrap();
+    let mut serving = Person::opens(&machine, &["workspace", "serve", "work"]);
+    serving.sees("reading ").await;
+    serving.sees("is ready at").await;
+    let words = ["--connect", "nowhere", "--sandbox-id", "a"];
+    let mut following = Person::opens(
+        &machine,
+        &[&["workspace", "mirror", "a"], &words[..]].concat(),
+    );
+    following.sees("not connected").await;
+    following.sees("0 files to come").await;
+
+    std::fs::write(work.join("f"), "kept\nremoved\n").unwrap();
+    let checkpoint = ["workspace", "checkpoint", "first", "--dir", "work"];
+    machine.runs(&checkpoint).await.succeeds();
+    std::fs::write(work.join("f"), "kept\nadded\n").unwrap();
+    let diff = ["workspace", "diff", "first..", "--dir", "work"];
+    let mut reading = Person::opens(&machine, &diff);
+    reading.sees("+added").await;
+    let looks = ["+added", "-removed", " kept"].map(|text| reading.looks_at(text).color);
+    assert!(
+        looks[0] != looks[1] && looks[0] != looks[2] && looks[1] != looks[2],
+        "{looks:?}"
+    );
+    assert_eq!(looks[2], vt100::Color::Default);
+}

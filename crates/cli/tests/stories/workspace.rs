@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Finished, Machine, Running};
+use crate::harness::{DEADLINE, Finished, Machine, Running};
 
 /// A folder that is served.
 struct Master {
@@ -67,6 +67,22 @@ async fn barrier(machine: &Machine, dir: &str) -> u64 {
     passed["sequence"].as_u64().unwrap()
 }
 
+/// Waits until the replicas are at these sequences, and so far behind; says how it all is.
+async fn positions(machine: &Machine, expected: Value) -> Value {
+    let deadline = std::time::Instant::now() + DEADLINE;
+    loop {
+        let status = asks(machine, "work", &["status"]).await;
+        let replicas = status["replicas"].as_array().unwrap().iter();
+        let position =
+            |replica: &Value| json!([replica["sandbox_id"], replica["acked"], replica["lag"]]);
+        let positions = Value::from_iter(replicas.map(position));
+        if positions == expected {
+            return status;
+        }
+        assert!(std::time::Instant::now() < deadline, "{positions}");
+    }
+}
+
 fn text(path: PathBuf) -> String {
     fs::read_to_string(path).unwrap()
 }
@@ -85,7 +101,7 @@ async fn two_replicas_follow_and_write_back() {
     let master = Master::serves(&machine, &[]).await;
     fs::write(at("work/from-master"), "one").unwrap();
     let _a = mirror(&machine, "a", &master).await;
-    let _b = mirror(&machine, "b", &master).await;
+    let b = mirror(&machine, "b", &master).await;
     assert_eq!(text(at("b/from-master")), "one");
 
     fs::create_dir(at("a/src")).unwrap();
@@ -96,19 +112,26 @@ async fn two_replicas_follow_and_write_back() {
     barrier(&machine, "b").await;
     assert_eq!(text(at("b/src/x")), "written in a");
 
-    let status = asks(&machine, "work", &["status"]).await;
+    let status = positions(&machine, json!([["a", sequence, 0], ["b", sequence, 0]])).await;
     assert_eq!(status["sequence"], sequence);
     assert_eq!(
         (&status["files"], &status["bytes"], &status["pending"]),
         (&json!(2), &json!(15), &json!(0))
     );
-    let replicas: Vec<&str> = status["replicas"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|replica| replica["sandbox_id"].as_str().unwrap())
-        .collect();
-    assert_eq!(replicas, ["a", "b"]);
+    // One that does not answer is behind.
+    b.signal(rustix::process::Signal::STOP);
+    fs::write(at("work/from-master"), "two").unwrap();
+    asks(&machine, "work", &["log"]).await;
+    let behind = json!([["a", sequence + 1, 0], ["b", sequence, 1]]);
+    positions(&machine, behind).await;
+    let shown = workspace(&machine, "work", &["status"]).await.succeeds();
+    assert!(
+        shown.contains(&format!("b at {sequence}, 1 behind")),
+        "{shown}"
+    );
+    b.signal(rustix::process::Signal::CONT);
+    let all = json!([["a", sequence + 1, 0], ["b", sequence + 1, 0]]);
+    positions(&machine, all).await;
     let here = asks(&machine, "a", &["status"]).await;
     assert_eq!(
         (&here["role"], &here["connected"], &here["files"]),
@@ -164,6 +187,14 @@ async fn the_past_is_shown_compared_restored_and_the_restore_undone() {
         diff.contains("-two\n+2\n") && diff.contains("-soon\n"),
         "{diff}"
     );
+    let log = asks(&machine, "work", &["log", "d/f"]).await;
+    let sizes = |line: &Value| (line["previous_size"].clone(), line["size"].clone());
+    let sizes: Vec<_> = log.as_array().unwrap().iter().map(sizes).collect();
+    assert_eq!(sizes, [(Value::Null, json!(8)), (json!(8), json!(6))]);
+    let told = workspace(&machine, "work", &["log", "d/f"])
+        .await
+        .succeeds();
+    assert!(told.contains("6 B (-2 B)"), "{told}");
     let one = asks(&machine, "work", &["diff", "first..now", "d"]).await;
     assert_eq!(names(&one, "path"), ["d/f"]);
     let served = asks(&machine, "work", &["diff", "first.."]).await;
@@ -427,6 +458,19 @@ async fn what_should_not_be_tracked_is_refused() {
     ];
     let told = machine.runs(&mixed).await.fails(1);
     assert!(told.contains("history of its own"), "{told}");
+    let mut inside = mixed;
+    inside[2] = "work/copy";
+    let told = machine.runs(&inside).await.fails(2);
+    assert!(told.contains("would record the copy"), "{told}");
+    assert!(!machine.path().join("work/copy").exists());
+    fs::write(machine.path().join("work/.quintetignore"), "copy\n").unwrap();
+    let allowed = [&inside[..], &["--track-anything"]].concat();
+    let mut copy = Running::start(machine.quintet(&allowed));
+    copy.prints("is in sync at").await;
+    let mut everything = mixed;
+    everything[2] = ".";
+    let told = machine.runs(&everything).await.fails(1);
+    assert!(told.contains("home folder"), "{told}");
     let neither = machine
         .runs(&["workspace", "mirror", "a", "--sandbox-id", "x"])
         .await
@@ -493,6 +537,8 @@ async fn the_past_is_a_folder() {
     let first = asks(&machine, "work", &["checkpoint", "first"]).await;
     fs::write(at("work/d/f"), vec![b'x'; 3_000_000]).unwrap();
     asks(&machine, "work", &["log"]).await;
+    let inside = workspace(&machine, "work", &["mount", "work/d"]).await;
+    assert!(inside.fails(2).contains("its own past"));
     fs::create_dir(at("past")).unwrap();
     let words = ["workspace", "mount", "past", "--dir", "work"];
     let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");

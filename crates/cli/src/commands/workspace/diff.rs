@@ -93,3 +93,18 @@ fn coloured(text: &str) -> String {
         _ => text.into_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_what_went_and_where_have_colours_of_their_own() {
+        for (text, style) in [("+new", GOOD), ("-old", BAD), ("@@ -1 +1 @@", DIM)] {
+            assert_eq!(coloured(text), format!("{style}{text}{style:#}"));
+        }
+        assert_eq!(coloured(" as before"), " as before");
+        let hostile = coloured("+\u{1b}[2J");
+        assert!(!hostile.contains("\u{1b}[2J"), "{hostile:?}");
+    }
+}

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quintet_workspace::control::{self, Open};
 use quintet_workspace::replica::{ReplicaOpError, Runner, UnixDial, WebSocketDial};
 use quintet_workspace::{Place, Replica, ReplicaConfig, Role};
@@ -16,10 +15,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Context;
-use super::LimitArgs;
+use super::{LimitArgs, spinner};
 use crate::args::JsonArg;
 use crate::error::{CommandError, ErrorKind};
-use crate::output::stderr_is_terminal;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,6 +71,7 @@ struct InSync {
 pub(crate) async fn run(context: &Context, args: MirrorArgs) -> Result<ExitCode, CommandError> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    refuse_inside(context, &args)?;
     std::fs::create_dir_all(&args.dir)?;
     let place = Place::of(context.home.root(), &args.dir)?;
     if place.role() == Some(Role::Master) {
@@ -102,6 +101,28 @@ pub(crate) async fn run(context: &Context, args: MirrorArgs) -> Result<ExitCode,
     stop.cancel();
     while tasks.join_next().await.is_some() {}
     ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// A copy of a folder in that very folder would be recorded there, and copied, and recorded.
+fn refuse_inside(context: &Context, args: &MirrorArgs) -> Result<(), CommandError> {
+    if args.limits.track_anything {
+        return Ok(());
+    }
+    let dir = args.dir.canonicalize();
+    let dir = dir.or_else(|_| std::path::absolute(&args.dir))?;
+    let Some(above) = dir.ancestors().skip(1).find(|above| above.exists()) else {
+        return Ok(());
+    };
+    match Place::around(context.home.root(), above)? {
+        Some(around) if around.role() == Some(Role::Master) => Err(CommandError::usage(format!(
+            "{} is inside {}, which would record the copy",
+            args.dir.display(),
+            around.dir.display()
+        ))
+        .hint("name a folder outside of it")
+        .hint("--track-anything allows it, for one that .quintetignore leaves out there")),
+        _ => Ok(()),
+    }
 }
 
 async fn open(place: &Place, args: &MirrorArgs) -> Result<(Replica, Runner), CommandError> {
@@ -160,7 +181,7 @@ async fn tell(
     replica: &Replica,
     json: bool,
 ) -> Result<(), CommandError> {
-    let bar = bar(context);
+    let bar = spinner(context);
     let first = replica.barrier(Duration::from_secs(u64::from(u32::MAX)));
     tokio::pin!(first);
     let mut in_sync = false;
@@ -203,16 +224,4 @@ async fn tell(
             }
         }
     }
-}
-
-fn bar(context: &Context) -> ProgressBar {
-    if !stderr_is_terminal() || context.output.is_quiet() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(120));
-    bar
 }

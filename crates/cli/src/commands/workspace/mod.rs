@@ -19,12 +19,15 @@ mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quintet_workspace::tree::TrackLimits;
 
 use super::Context;
 use crate::error::CommandError;
+use crate::output::stderr_is_terminal;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -119,6 +122,19 @@ impl LimitArgs {
     fn poll_instead(&self) -> Option<String> {
         self.poll.then(|| "it was asked for with --poll".to_owned())
     }
+}
+
+/// Moves on the terminal while something takes long.
+fn spinner(context: &Context) -> ProgressBar {
+    if !stderr_is_terminal() || context.output.is_quiet() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
 }
 
 /// A time of the history as everybody writes it.

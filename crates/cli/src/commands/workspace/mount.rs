@@ -56,6 +56,18 @@ pub(crate) async fn run(context: &Context, args: MountArgs) -> Result<ExitCode, 
             "this folder is a replica; its history is at the master",
         ));
     }
+    let mountpoint = args.mountpoint.canonicalize().map_err(|error| {
+        CommandError::failed(format!("{}: {error}", args.mountpoint.display()))
+            .hint("the folder to mount at has to be there, and empty")
+    })?;
+    if mountpoint.starts_with(&target.place.dir) {
+        return Err(CommandError::usage(format!(
+            "{} is inside {}, which would record its own past",
+            mountpoint.display(),
+            target.place.dir.display()
+        ))
+        .hint("name a folder outside of it"));
+    }
     let fuse = File::options().read(true).write(true).open("/dev/fuse");
     if let Err(error) = fuse {
         return Err(CommandError::failed(format!(
@@ -76,10 +88,6 @@ pub(crate) async fn run(context: &Context, args: MountArgs) -> Result<ExitCode, 
         fuser::MountOption::NoDev,
         fuser::MountOption::DefaultPermissions,
     ];
-    let mountpoint = args.mountpoint.canonicalize().map_err(|error| {
-        CommandError::failed(format!("{}: {error}", args.mountpoint.display()))
-            .hint("the folder to mount at has to be there, and empty")
-    })?;
     let session = fuser::Session::new(past::PastFs::new(past), &mountpoint, &options)
         .and_then(fuser::Session::spawn)
         .map_err(|error| {

@@ -21,8 +21,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Context;
-use super::LimitArgs;
 use super::gc::Freed;
+use super::{LimitArgs, spinner};
 use crate::args::JsonArg;
 use crate::error::{CommandError, ErrorKind};
 use crate::settings;
@@ -126,11 +126,22 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> Result<ExitCode, 
     };
     tasks.spawn(accept(workspace.clone(), Door::Unix(bound), stop.clone()));
     // Replicas are served while the tree is still being read.
-    let opened = tokio::select! {
-        opened = opening.done() => opened.map(|()| true).map_err(failed),
-        _ = interrupt.recv() => Ok(false),
-        _ = terminate.recv() => Ok(false),
+    let bar = spinner(context);
+    bar.set_message(format!("reading {}", place.dir.display()));
+    let mut recorded = workspace.watch_sequence();
+    let mut done = std::pin::pin!(opening.done());
+    let opened = loop {
+        tokio::select! {
+            opened = &mut done => break opened.map(|()| true).map_err(failed),
+            Ok(()) = recorded.changed() => {
+                let sequence = *recorded.borrow_and_update();
+                bar.set_message(format!("reading {}: at {sequence}", place.dir.display()));
+            }
+            _ = interrupt.recv() => break Ok(false),
+            _ = terminate.recv() => break Ok(false),
+        }
     };
+    bar.finish_and_clear();
     if !matches!(opened, Ok(true)) {
         stop.cancel();
         while tasks.join_next().await.is_some() {}
