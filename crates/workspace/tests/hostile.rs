@@ -176,6 +176,44 @@ async fn a_master_refuses_bad_entries_one_by_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_is_sent_again_gets_the_same_answer_after_a_restart_too() {
+    let mut host = Host::new().await;
+    fs::write(host.dir().join("f"), "base").unwrap();
+    fs::write(host.dir().join("g"), "theirs").unwrap();
+    let base = host.workspace.flush().await.unwrap();
+    let taken = WriteBackEntry {
+        master_rowid_seen: base.cast_signed(),
+        ..entry(1, "f", b"mine")
+    };
+    let refused = entry(2, "g", b"late");
+    for is_restarted in [false, false, true] {
+        if is_restarted {
+            let home = host.stop().await;
+            host = Host::open(home).await;
+        }
+        let mut peer = Peer::new(UnixStream::connect(host.socket()).await.unwrap());
+        peer.send(WireMessage::WriteBack {
+            sandbox_id: "odd".into(),
+            entries: vec![taken.clone(), refused.clone()],
+        })
+        .await;
+        let answer = peer
+            .until(|message| matches!(message, WireMessage::WriteBackResult { .. }))
+            .await;
+        let WireMessage::WriteBackResult { accepted, rejected } = answer else {
+            unreachable!()
+        };
+        assert_eq!(accepted, [(1, base.cast_signed() + 1)]);
+        assert_eq!(rejected.len(), 1);
+        // Whoever decided anew would now refuse the first, and take the second.
+        fs::write(host.dir().join("f"), "theirs").unwrap();
+        fs::write(host.dir().join("g"), "late").unwrap();
+        assert_eq!(host.workspace.flush().await.unwrap(), base + 3);
+    }
+    assert_eq!(fs::read_to_string(host.dir().join("f")).unwrap(), "theirs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_known_number_with_another_entry_is_not_answered_as_before() {
     let host = Host::new().await;
     let mut peer = Peer::new(UnixStream::connect(host.socket()).await.unwrap());

@@ -4,7 +4,8 @@ use std::fs;
 
 use bytes::Bytes;
 use quintet_workspace::proto::manifest::{ChunkRef, Manifest};
-use quintet_workspace::proto::{ContentHash, WireMessage};
+use quintet_workspace::proto::{ContentHash, MAX_PAYLOAD, WireMessage};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
 use super::Peer;
@@ -113,6 +114,81 @@ async fn a_replica_never_shows_wrong_content_and_closes_the_second_time() {
     peer.until(|message| *message == WireMessage::Ack { up_to_sequence: 1 })
         .await;
     assert_eq!(fs::read(mirror.dir.join("f")).unwrap(), right);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_content_beside_a_notification_is_asked_for_instead() {
+    let master = FalseMaster::new();
+    let mirror = Mirror::start(master.home.path(), "one").await;
+    let (mut peer, _) = master.accept().await;
+    for (sequence, wrong) in [(1, &b"wrong"[..]), (2, b"rightly"), (3, b"")] {
+        let path = format!("f{sequence}");
+        let mut lie = notification(sequence, &path, b"right", true);
+        if let WireMessage::Notification { inline_content, .. } = &mut lie {
+            *inline_content = Some(wrong.to_vec());
+        }
+        peer.send(lie).await;
+    }
+    peer.send(heartbeat(3)).await;
+    let asked = peer
+        .until(|message| matches!(message, WireMessage::ContentFetchRequest { .. }))
+        .await;
+    let content_hash = ContentHash::of(b"right").to_string();
+    assert_eq!(
+        asked,
+        WireMessage::ContentFetchRequest {
+            content_hash: content_hash.clone()
+        }
+    );
+    assert!(tree(&mirror.dir).is_empty());
+    peer.send(WireMessage::ContentFetchResponse {
+        content_hash,
+        content: Bytes::from_static(b"right"),
+        size: 5,
+        chunk_manifest: None,
+    })
+    .await;
+    peer.until(|message| *message == WireMessage::Ack { up_to_sequence: 3 })
+        .await;
+    for path in ["f1", "f2", "f3"] {
+        assert_eq!(fs::read(mirror.dir.join(path)).unwrap(), b"right");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_closes_on_what_is_no_message() {
+    let frame = |payload: &[u8]| {
+        let length = u32::try_from(payload.len()).unwrap().to_le_bytes();
+        [&length[..], payload].concat()
+    };
+    let mut trailing = heartbeat(1).encode().unwrap().to_vec();
+    trailing.push(0);
+    let wrong_way = WireMessage::Ack { up_to_sequence: 1 }.encode().unwrap();
+    let unasked = WireMessage::BarrierConfirmation {
+        satisfied: true,
+        current_sequence: 1,
+    }
+    .encode()
+    .unwrap();
+    for bytes in [
+        (MAX_PAYLOAD + 1).to_le_bytes().to_vec(),
+        frame(b"abc"),
+        frame(&99u32.to_le_bytes()),
+        frame(&trailing),
+        frame(&wrong_way),
+        frame(&unasked),
+    ] {
+        let master = FalseMaster::new();
+        let mirror = Mirror::start(master.home.path(), "one").await;
+        let (stream, _) = master.listener.accept().await.unwrap();
+        let mut stream = stream;
+        stream.write_all(&bytes).await.unwrap();
+        let mut rest = Vec::new();
+        // What it had not read when it closed is an error here.
+        let closed = tokio::time::timeout(LONG, stream.read_to_end(&mut rest)).await;
+        assert!(closed.is_ok(), "{bytes:?}");
+        assert!(tree(&mirror.dir).is_empty());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
