@@ -158,7 +158,7 @@ fn behind(dropped: [u64; 2], skip: &mut [u64; 2], seen: &mut [u64; 2]) -> u64 {
     let mut lost = 0;
     for stream in 0..2 {
         skip[stream] = seen[stream].saturating_sub(dropped[stream]);
-        lost += dropped[stream].saturating_sub(seen[stream]);
+        lost = u64::saturating_add(lost, dropped[stream].saturating_sub(seen[stream]));
         seen[stream] = seen[stream].max(dropped[stream]);
     }
     lost

@@ -101,6 +101,8 @@ struct StreamRoute {
     events: mpsc::UnboundedSender<StreamEvent>,
     receive: Arc<Mutex<ReceiveCredit>>,
     gate: Arc<CreditGate>,
+    /// Whether the worker has accepted it, which is said once and costs no credit.
+    opened: bool,
 }
 
 /// What arrives on a v2 stream.
@@ -304,6 +306,7 @@ impl Conn {
             events: events_tx,
             receive: receive.clone(),
             gate: gate.clone(),
+            opened: false,
         };
         let (id, ended) = {
             let mut routes = self.routes();
@@ -337,7 +340,7 @@ impl Conn {
     pub(super) fn frame(&self, message: &Bytes) -> Result<(), String> {
         let frame = Frame::decode(message).map_err(|fault| fault.to_string())?;
         let mut routes = self.routes();
-        let Some(route) = routes.streams.get(&frame.stream) else {
+        let Some(route) = routes.streams.get_mut(&frame.stream) else {
             // It crossed with the end of its stream.
             return Ok(());
         };
@@ -352,17 +355,20 @@ impl Conn {
             Body::End(end) => StreamEvent::End(end),
             _ => return Err("a worker sent a frame that only a hub sends".to_owned()),
         };
-        let len = match &event {
-            StreamEvent::Out(bytes) | StreamEvent::Err(bytes) => Some(bytes.len()),
-            StreamEvent::Opened(_) | StreamEvent::End(_) => None,
+        let fault = match &event {
+            StreamEvent::Out(bytes) | StreamEvent::Err(bytes) => lock(&route.receive)
+                .arrived(bytes.len())
+                .err()
+                .map(|_| "the worker sent beyond its credit"),
+            StreamEvent::Opened(_) => std::mem::replace(&mut route.opened, true)
+                .then_some("the worker opened a stream twice"),
+            StreamEvent::End(_) => None,
         };
-        if let Some(len) = len
-            && lock(&route.receive).arrived(len).is_err()
-        {
+        if let Some(fault) = fault {
             let end = End {
                 outcome: Outcome::Failed {
                     code: FailureCode::Protocol,
-                    error: "the worker sent beyond its credit".to_owned(),
+                    error: fault.to_owned(),
                 },
                 duration_ms: 0,
                 mirrored: None,

@@ -1,6 +1,7 @@
 //! Commands.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +17,9 @@ use crate::proto::frame::{
     Body, FailureCode, INITIAL_CREDIT, Mirror, Mirrored, Open, Opened, Outcome,
 };
 use crate::proto::{DEFAULT_TIMEOUT_SECS, HubToWorker, Protocol, WorkerToHub};
+
+/// The numbers that a signal can have.
+const SIGNALS: RangeInclusive<i32> = 1..=127;
 
 /// How much output of a command may be on its way.
 const WINDOW: u32 = 4 * INITIAL_CREDIT;
@@ -325,9 +329,9 @@ impl ExecHandle {
                     }
                     // What the quota took can't be had; the count must still agree.
                     let (stdout, stderr) = (opened.lost_stdout, opened.lost_stderr);
-                    self.seen[0] += stdout;
-                    self.seen[1] += stderr;
-                    if stdout + stderr > 0 {
+                    self.seen[0] = self.seen[0].saturating_add(stdout);
+                    self.seen[1] = self.seen[1].saturating_add(stderr);
+                    if stdout > 0 || stderr > 0 {
                         return Ok(ExecEvent::Dropped { stdout, stderr });
                     }
                 }
@@ -434,7 +438,7 @@ impl ExecHandle {
     }
 
     async fn taken(&mut self, channel: usize, len: usize) {
-        self.seen[channel] += len as u64;
+        self.seen[channel] = self.seen[channel].saturating_add(len as u64);
         self.audit.output += len as u64;
         if let Transport::V2(stream) = &self.transport {
             stream.taken(len).await;
@@ -644,10 +648,13 @@ impl Drop for Audit {
     }
 }
 
-fn outcome(outcome: Outcome) -> Result<ExecOutcome, RequestError> {
+pub(super) fn outcome(outcome: Outcome) -> Result<ExecOutcome, RequestError> {
     match outcome {
         Outcome::Exited { code } => Ok(ExecOutcome::Exited(code)),
-        Outcome::Signaled { signal } => Ok(ExecOutcome::Signaled(signal)),
+        // Whoever tells it adds 128 to it.
+        Outcome::Signaled { signal } if SIGNALS.contains(&signal) => {
+            Ok(ExecOutcome::Signaled(signal))
+        }
         Outcome::TimedOut { secs } => Ok(ExecOutcome::TimedOut { secs }),
         Outcome::Cancelled => Ok(ExecOutcome::Cancelled),
         outcome => Err(failure(outcome)),

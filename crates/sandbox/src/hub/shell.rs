@@ -9,10 +9,10 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::conn::{Conn, HubStream, Knowledge, Running, StreamEvent, V1Route};
-use super::exec::words;
+use super::exec::{outcome, words};
 use super::input::{ExecInput, Input};
 use super::observer::{HubEvent, Receipt};
-use super::{ExecOutcome, Hub, RequestError, failure};
+use super::{ExecOutcome, Hub, RequestError};
 use crate::proto::frame::{Body, FailureCode, INITIAL_CREDIT, MAX_DATA, Mirror, Open, Outcome};
 use crate::proto::{HubToWorker, WorkerToHub};
 
@@ -199,7 +199,7 @@ impl ShellHandle {
                 }
                 Transport::V2(stream) => match stream.next().await {
                     Some(StreamEvent::Out(bytes) | StreamEvent::Err(bytes)) => {
-                        self.seen += bytes.len() as u64;
+                        self.seen = self.seen.saturating_add(bytes.len() as u64);
                         stream.taken(bytes.len()).await;
                         return Ok(ShellEvent::Output(bytes));
                     }
@@ -208,7 +208,7 @@ impl ShellHandle {
                         if let Way::V2(input) = &self.input {
                             input.resume(stream.sender(), opened.offset);
                         }
-                        self.seen += opened.lost_stdout;
+                        self.seen = self.seen.saturating_add(opened.lost_stdout);
                     }
                     Some(StreamEvent::End(end)) => {
                         stream.urgent(Body::Done);
@@ -222,10 +222,7 @@ impl ShellHandle {
                                     what: "shell",
                                 })
                             }
-                            Outcome::Exited { code } => Ok(ExecOutcome::Exited(code)),
-                            Outcome::Signaled { signal } => Ok(ExecOutcome::Signaled(signal)),
-                            Outcome::Cancelled => Ok(ExecOutcome::Cancelled),
-                            outcome => Err(failure(outcome)),
+                            end => outcome(end),
                         });
                     }
                     None => self.reattach().await?,

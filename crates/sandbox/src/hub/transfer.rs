@@ -247,24 +247,33 @@ impl Hub {
                     blake3,
                 };
                 let mut stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
-                let file = match stream.next().await.ok_or_else(lost)? {
-                    StreamEvent::Opened(opened) => remote_file(&opened),
-                    StreamEvent::End(end) => {
-                        let error = failure(end.outcome);
+                let opened = match stream.next().await.ok_or_else(lost)? {
+                    StreamEvent::Opened(opened) if [0, offset].contains(&opened.offset) => {
+                        Ok(opened)
+                    }
+                    StreamEvent::Opened(_) => Err(protocol(
+                        "the worker goes on where nothing ends that is here",
+                    )),
+                    StreamEvent::End(end) => Err(failure(end.outcome)),
+                    StreamEvent::Out(_) | StreamEvent::Err(_) => {
+                        Err(protocol("bytes came before the file was opened"))
+                    }
+                };
+                match opened {
+                    Ok(opened) => (Source::V2(stream), remote_file(&opened)),
+                    Err(error) => {
+                        stream.urgent(Body::Cancel);
                         audit.end(&Err(error.clone()));
                         audit.recorded().await?;
                         return Err(error);
                     }
-                    StreamEvent::Out(_) | StreamEvent::Err(_) => {
-                        return Err(protocol("bytes came before the file was opened"));
-                    }
-                };
-                (Source::V2(stream), file)
+                }
             }
         };
         Ok(DownloadHandle {
             worker: worker.to_owned(),
             patience: self.inner.settings.patience,
+            left: file.size.map(|size| size.saturating_sub(file.offset)),
             file,
             source,
             audit,
@@ -528,6 +537,8 @@ pub struct DownloadHandle {
     worker: String,
     patience: Duration,
     file: RemoteFile,
+    /// Bytes that are still to come, where the worker has said how many there are.
+    left: Option<u64>,
     source: Source,
     audit: Audit,
     /// What the last bytes were, which wait for the row of the end.
@@ -568,11 +579,23 @@ impl DownloadHandle {
             Source::V2(stream) => loop {
                 match stream.next().await {
                     Some(StreamEvent::Out(bytes)) => {
+                        // No more of this machine's disk than was announced, whoever sends.
+                        match self.left.map(|left| left.checked_sub(bytes.len() as u64)) {
+                            Some(None) => {
+                                stream.urgent(Body::Cancel);
+                                break Err(protocol("the file is longer than the worker said"));
+                            }
+                            Some(left) => self.left = left,
+                            None => {}
+                        }
                         stream.taken(bytes.len()).await;
                         break Ok((bytes, false));
                     }
                     Some(StreamEvent::End(end)) => {
                         break match end.outcome {
+                            Outcome::Complete if self.left.is_some_and(|left| left > 0) => {
+                                Err(protocol("the file is shorter than the worker said"))
+                            }
                             Outcome::Complete => Ok((Bytes::new(), true)),
                             outcome => Err(failure(outcome)),
                         };

@@ -5,6 +5,7 @@ mod bed;
 mod commands;
 mod files;
 mod golden;
+mod liar;
 mod lost;
 mod memory;
 mod reconnect;
