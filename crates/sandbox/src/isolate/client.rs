@@ -17,7 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::wire::{Files, Program, Reply, SpawnRequest};
+use super::wire::{Files, MAX_REQUEST, Program, Reply, SpawnRequest};
 use super::{Feature, HelperSettings, IsolationConfig, cgroup};
 
 /// How long a helper may take to confine itself.
@@ -129,6 +129,12 @@ impl IsolationClient {
             let helper = slot.as_mut().ok_or(io::ErrorKind::NotConnected)?;
             let id = helper.next;
             helper.next += 1;
+            let request = SpawnRequest { id, files, program }.encode();
+            if request.len() > MAX_REQUEST {
+                // A helper that is sent it ends, and with it all that it started. No kernel takes as
+                // much either.
+                return Err(io::Error::from_raw_os_error(libc::E2BIG));
+            }
             let pending = Pending {
                 started: Some(started_tx),
                 exited: exited_tx,
@@ -136,8 +142,7 @@ impl IsolationClient {
             if let Some(waiting) = &mut *lock(&helper.waiting) {
                 waiting.insert(id, pending);
             }
-            let request = SpawnRequest { id, files, program };
-            if let Err(error) = send(&helper.writer, &request.encode(), fds).await {
+            if let Err(error) = send(&helper.writer, &request, fds).await {
                 *slot = None;
                 return Err(error);
             }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use quintet_sandbox::hub::{ExecOutcome, ExecRequest, HubEvent, HubSettings};
+use quintet_sandbox::hub::{ExecEvent, ExecOutcome, ExecRequest, HubEvent, HubSettings};
 use quintet_sandbox::isolate::{
     Feature, HelperCommand, IsolationConfig, Limits, Network, probe, seccomp, temp_beside,
 };
@@ -233,6 +233,33 @@ async fn what_a_helper_ran_that_was_killed_is_dead_too() {
     })
     .await;
     assert_eq!(run(&bed, "w", command("echo next")).await.stdout, b"next\n");
+}
+
+#[tokio::test]
+async fn a_command_that_is_too_long_ends_no_other() {
+    let bed = Bed::start().await;
+    let mut config = bed.config("w");
+    config.isolation = Some(isolation(Limits::default(), Network::On));
+    let _worker = bed.worker_with(config).await;
+    let mut other = bed
+        .hub
+        .exec(
+            "w",
+            command("echo up; while [ ! -e go ]; do sleep 0.05; done; echo done"),
+        )
+        .await
+        .unwrap();
+    let up = soon("it runs", other.next()).await.unwrap();
+    assert_eq!(up, ExecEvent::Stdout("up\n".into()));
+    for megabytes in [1, 9, 15] {
+        let long = format!("true {}", "x".repeat(megabytes << 20));
+        let handle = bed.hub.exec("w", command(&long)).await.unwrap();
+        let error = soon("it is refused", handle.output(0)).await.unwrap_err();
+        assert!(error.to_string().contains("too long"), "{error}");
+    }
+    std::fs::write(bed.root("w").join("go"), b"").unwrap();
+    let output = soon("the other ends", other.output(100)).await.unwrap();
+    assert_eq!(text(&output.stdout), "done\n");
 }
 
 /// A folder outside the root and /tmp that this user can write.
