@@ -6,6 +6,7 @@
 
 mod acp;
 mod admitted;
+mod away;
 mod behind;
 mod channel;
 mod coherent;

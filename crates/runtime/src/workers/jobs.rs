@@ -30,6 +30,9 @@ const WAITING: usize = 16;
 /// How long a session's command may take to end when its client is gone.
 const CANCEL: Duration = Duration::from_secs(10);
 
+/// How long one of any other may, which is longer than the hub waits for a worker that is away.
+const ABANDON: Duration = Duration::from_secs(90);
+
 /// How long a worker may take to be told that its job is left to it.
 const DETACH: Duration = Duration::from_secs(2);
 
@@ -316,7 +319,7 @@ async fn run_command(
     };
     let failed = started.is_err();
     if client.send(started).await.is_err() || failed {
-        cancel(handle, awaited).await;
+        cancel(handle, awaited, &release).await;
         return;
     }
     let mut cancelled = false;
@@ -329,7 +332,7 @@ async fn run_command(
                 return;
             }
             () = client.closed() => {
-                cancel(handle, awaited).await;
+                cancel(handle, awaited, &release).await;
                 return;
             }
             () = entered.cancel.cancelled(), if !cancelled => {
@@ -376,7 +379,7 @@ async fn run_command(
                 leave(handle.detach()).await;
                 awaited.left();
             } else {
-                cancel(handle, awaited).await;
+                cancel(handle, awaited, &release).await;
             }
             return;
         }
@@ -393,9 +396,17 @@ impl Awaited {
 }
 
 /// Ends a command that nobody waits for. What one of a session wrote is still recorded.
-async fn cancel(mut handle: ExecHandle, awaited: Awaited) {
+async fn cancel(mut handle: ExecHandle, awaited: Awaited, release: &CancellationToken) {
     let Awaited::Finish(mut finish) = awaited else {
-        // Dropping the handle kills the process tree.
+        // Where its worker is away, it would run on there if it were just dropped.
+        let ending = async {
+            handle.cancel().await;
+            while !matches!(handle.next().await, Ok(ExecEvent::Ended { .. }) | Err(_)) {}
+        };
+        tokio::select! {
+            _ = tokio::time::timeout(ABANDON, ending) => {}
+            () = release.cancelled() => {}
+        }
         return;
     };
     let ending = async {
