@@ -318,7 +318,7 @@ impl Connection {
             // The released server also closes shells that have ended.
             HubToWorker::ShellClose { id } => {
                 if let Some(job) = self.worker.jobs.find(&id) {
-                    let _ = job.try_send(JobCommand::Cancel);
+                    let _ = job.try_send(JobCommand::Cancel(None));
                 }
             }
             HubToWorker::FileUploadStart {
@@ -418,9 +418,9 @@ impl Connection {
                         amount,
                     },
                     Body::Resize { rows, cols } => JobCommand::Resize { rows, cols },
-                    Body::Cancel => JobCommand::Cancel,
+                    Body::Cancel => JobCommand::Cancel(Some((link, stream))),
                     Body::Detach => JobCommand::Detach { link, stream },
-                    Body::Done => JobCommand::Forget,
+                    Body::Done => JobCommand::Forget(Some((link, stream))),
                     _ => return Err(unexpected()),
                 };
                 job.try_send(command)

@@ -54,7 +54,7 @@ pub(crate) async fn stopped(
 ) {
     loop {
         match commands.recv().await {
-            None | Some(JobCommand::Cancel | JobCommand::Shutdown | JobCommand::LinkLost(_)) => {
+            None | Some(JobCommand::Cancel(_) | JobCommand::Shutdown | JobCommand::LinkLost(_)) => {
                 return;
             }
             Some(command) => told.push_back(command),

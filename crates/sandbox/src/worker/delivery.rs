@@ -357,6 +357,15 @@ impl Delivery {
         }
     }
 
+    /// Whether another stream has taken the place of this one.
+    pub(crate) fn is_read_by_another(&self, link: u64, stream: StreamId) -> bool {
+        self.is_log() && self.is_attached() && !self.is_read_by(link, stream)
+    }
+
+    fn is_log(&self) -> bool {
+        matches!(self, Self::Log(_))
+    }
+
     pub(crate) fn is_on(&self, link: u64) -> bool {
         match self {
             Self::Collect(collect) => collect.link.id == link,

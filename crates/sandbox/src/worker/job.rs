@@ -56,14 +56,17 @@ pub(crate) enum JobCommand {
         cols: u16,
     },
     /// Kill the tree.
-    Cancel,
+    Cancel(Origin),
     /// The result is safe, or its place is needed.
-    Forget,
+    Forget(Origin),
     /// This connection is gone.
     LinkLost(u64),
     /// The worker stops.
     Shutdown,
 }
+
+/// The connection and stream that something was said on; none of what holds whoever reads.
+pub(crate) type Origin = Option<(u64, StreamId)>;
 
 /// What is needed to start a job.
 pub(crate) struct JobSpec {
@@ -441,8 +444,11 @@ impl Job {
                     let _ = stdin.resize(rows, cols);
                 }
             }
-            JobCommand::Cancel => self.stop(Stop::Cancelled),
-            JobCommand::Forget => self.forget = true,
+            // Somebody who lost the job to another reader has no say in it any more.
+            JobCommand::Cancel(Some((link, stream))) | JobCommand::Forget(Some((link, stream)))
+                if self.delivery.is_read_by_another(link, stream) => {}
+            JobCommand::Cancel(_) => self.stop(Stop::Cancelled),
+            JobCommand::Forget(_) => self.forget = true,
             JobCommand::LinkLost(id) => {
                 if self.delivery.is_on(id) {
                     if self.delivery.outlives_its_link() {

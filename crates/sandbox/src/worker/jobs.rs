@@ -159,7 +159,7 @@ impl Jobs {
             .filter(|entry| !entry.attached)
             .filter_map(|entry| entry.ended.map(|ended| (ended, &entry.commands)))
             .min_by_key(|(ended, _)| *ended);
-        oldest.is_some_and(|(_, commands)| commands.try_send(JobCommand::Forget).is_ok())
+        oldest.is_some_and(|(_, commands)| commands.try_send(JobCommand::Forget(None)).is_ok())
     }
 
     /// Sees every departure of a job.
@@ -198,5 +198,36 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.jobs.lock().remove(&self.id);
         self.jobs.departures.send_replace(());
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_result_that_nobody_reads_makes_room() {
+        let limits = JobLimits {
+            commands: 1,
+            shells: 1,
+        };
+        let jobs = Arc::new(Jobs::new(limits));
+        let mut kept = Vec::new();
+        for number in 0..=MAX_KEPT {
+            let (sender, commands) = mpsc::channel(1);
+            let admitted = jobs.admit(&number.to_string(), JobKind::Exec, "", sender);
+            let place = admitted.unwrap();
+            // The first has a reader, who is not to lose it.
+            place.set_attached(number == 0);
+            kept.push((place, commands));
+            kept[number].0.set_ended();
+        }
+        for (number, (_, commands)) in kept.iter_mut().enumerate() {
+            let told = commands.try_recv();
+            assert_eq!(
+                matches!(told, Ok(JobCommand::Forget(None))),
+                number == 1,
+                "{number}: {told:?}"
+            );
+        }
     }
 }

@@ -320,6 +320,70 @@ async fn a_worker_says_what_it_got_on_the_connection_before() {
     assert_eq!(register["metadata"]["former"], former);
 }
 
+/// Two who read would each get a part.
+#[tokio::test]
+async fn whoever_attaches_last_reads_and_the_one_before_is_told() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let line = "echo up; while [ ! -e go ]; do sleep 0.05; done; echo done";
+    let mut first = bed.hub.exec("w", command(line)).await.unwrap();
+    let up = soon("it runs", first.next()).await;
+    assert_eq!(up, Ok(ExecEvent::Stdout("up\n".into())));
+    let second = bed.hub.attach_exec("w", first.id()).await.unwrap();
+    let told = soon("the first is told", outcome(&mut first)).await;
+    assert!(
+        matches!(
+            &told,
+            Err(RequestError::Failed {
+                code: Some(FailureCode::Replaced),
+                ..
+            })
+        ),
+        "{told:?}"
+    );
+    drop(first);
+    std::fs::write(bed.root("w").join("go"), b"").unwrap();
+    let output = soon("the end", second.output(100)).await.unwrap();
+    assert_eq!(output.stdout, b"up\ndone\n");
+}
+
+/// Its end would be lost to whoever reads now, or the command itself.
+#[tokio::test]
+async fn whoever_lost_a_command_to_another_reader_has_no_say_in_it() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    for (n, hears) in [(0, true), (1, false)] {
+        let line = format!(
+            "while [ ! -e go-{n} ]; do sleep 0.05; done; head -c 3000000 /dev/zero; exit 6"
+        );
+        let mut first = bed.hub.exec("w", command(&line)).await.unwrap();
+        let mut second = bed.hub.attach_exec("w", first.id()).await.unwrap();
+        if hears {
+            assert!(soon("it is told", outcome(&mut first)).await.is_err());
+        }
+        drop(first);
+        std::fs::write(bed.root("w").join(format!("go-{n}")), b"").unwrap();
+        let event = soon("output", second.next()).await.unwrap();
+        let ExecEvent::Stdout(begin) = event else {
+            panic!("{event:?}");
+        };
+        // The command has ended before the rest of it is read.
+        soon("it has ended", async {
+            let runs = async || {
+                let jobs = bed.hub.jobs("w").await.unwrap();
+                jobs.iter().any(|job| job.id == second.id() && job.running)
+            };
+            while runs().await {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        let output = soon("the end", second.output(usize::MAX)).await.unwrap();
+        assert_eq!(begin.len() + output.stdout.len(), 3_000_000);
+        assert_eq!(output.outcome, ExecOutcome::Exited(6));
+    }
+}
+
 /// A machine that slept, or a network that stood still, and a connection that outlived it.
 #[tokio::test]
 async fn a_command_goes_on_when_its_silent_worker_registers_again_on_the_same_connection() {
