@@ -104,6 +104,8 @@ impl Output {
 /// Prints `error:` and `hint:` lines to stderr.
 pub(crate) fn report_error(message: &str, hints: &[String]) {
     let mut stderr = anstream::stderr().lock();
+    // A worker, an agent or a provider may have chosen the words.
+    let message = terminal_text::harmless(message);
     // Nobody is left to tell when stderr is closed.
     let _ = writeln!(stderr, "{ERROR}error:{ERROR:#} {message}");
     for hint in hints {

@@ -12,7 +12,7 @@ use quintet_control::wire::{CopyDirection, CopyMsg};
 use super::Context;
 use crate::connect;
 use crate::error::CommandError;
-use crate::output::stderr_is_terminal;
+use crate::output::{stderr_is_terminal, terminal_text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,15 +58,17 @@ pub(crate) async fn run(context: &Context, args: CpArgs) -> Result<ExitCode, Com
         };
         if !told.skipped.is_empty() {
             bar.suspend(|| {
-                let line = format!("left out: {} ({})", told.path, told.skipped);
-                context.output.talk(line);
+                let path = terminal_text::one_line(&told.path);
+                context
+                    .output
+                    .talk(format_args!("left out: {path} ({})", told.skipped));
             });
             continue;
         }
         bar.set_length(told.total);
         bar.set_position(told.bytes);
         if !told.path.is_empty() {
-            bar.set_message(told.path);
+            bar.set_message(terminal_text::one_line(&told.path));
         }
     }
     bar.finish_and_clear();

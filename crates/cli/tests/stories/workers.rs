@@ -155,7 +155,7 @@ async fn a_label_runs_a_command_on_all_that_have_it() {
     let machine = Machine::fresh();
     let _daemon = machine.up_with(&["--no-worker"]).await;
     let _a = worker(&machine, "a", &["--label", "kind=x", "--label", "n=1"]).await;
-    let _b = worker(&machine, "b", &["--label", "kind=x", "--label", "n=2"]).await;
+    let b = worker(&machine, "b", &["--label", "kind=x", "--label", "n=2"]).await;
     let both = exec(
         &machine,
         &[
@@ -178,6 +178,17 @@ async fn a_label_runs_a_command_on_all_that_have_it() {
     exec(&machine, &["--label", "kind=y", "--", "true"])
         .await
         .fails(125);
+    // One that can't do it counts as such, and what has no line end is shown too.
+    std::fs::create_dir(machine.home().join("workers/a/root/only")).unwrap();
+    let half = ["--label", "kind=x", "--cwd", "only", "--", "printf here"];
+    let half = exec(&machine, &half).await;
+    assert_eq!((half.code, &*half.stdout), (Some(125), "[a] here\n"));
+    assert!(half.stderr.contains("b: "), "{}", half.stderr);
+    // One that is away is left out.
+    drop(b);
+    row(&machine, "worker_offline", |data| data["worker"] == "b").await;
+    let rest = exec(&machine, &["--label", "kind=x", "--", "echo hi"]).await;
+    assert_eq!(rest.succeeds(), "[a] hi\n");
 }
 
 /// A worker of version 1 has no way to take input, and programs start others with a pipe that they
@@ -566,6 +577,26 @@ async fn workers_are_counted_and_changed_settings_are_taken_over() {
 }
 
 #[tokio::test]
+async fn so_many_run_at_once_as_a_worker_is_told() {
+    let machine = Machine::fresh();
+    machine.configure("[sandbox]\ncommands_max = 1\nshells_max = 1\n");
+    let _daemon = machine.up().await;
+    let _other = worker(&machine, "w", &["--commands-max", "1"]).await;
+    online(&machine, "local").await;
+    for id in ["local", "w"] {
+        let mut first = Running::start(machine.quintet(&["exec", id, "--", "echo up; sleep 1000"]));
+        assert_eq!(first.line().await, "up");
+        let said = exec(&machine, &[id, "--", "true"]).await.fails(125);
+        assert!(said.contains("1 commands already run"), "{id}: {said}");
+    }
+    let mut shell = Terminal::opens(&machine, &["shell", "local"]);
+    shell.types("echo re''ady\r").await;
+    shell.sees("ready").await;
+    let said = machine.runs(&["shell", "local"]).await.fails(125);
+    assert!(said.contains("1 shells already run"), "{said}");
+}
+
+#[tokio::test]
 async fn ctrl_c_ends_the_remote_tree() {
     let machine = Machine::fresh();
     let _daemon = machine.up().await;
@@ -623,14 +654,14 @@ async fn a_copy_shows_how_far_it_is_on_a_terminal_and_nothing_in_a_pipe() {
 }
 
 /// A person in front of a terminal, who reads everything.
-struct Terminal {
+pub(crate) struct Terminal {
     pty: pty_process::Pty,
     child: tokio::process::Child,
-    shown: String,
+    pub(crate) shown: String,
 }
 
 impl Terminal {
-    fn opens(machine: &Machine, arguments: &[&str]) -> Self {
+    pub(crate) fn opens(machine: &Machine, arguments: &[&str]) -> Self {
         let (pty, pts) = pty_process::open().unwrap();
         pty.resize(Size::new(30, 80)).unwrap();
         let child = pty_process::Command::new(env!("CARGO_BIN_EXE_quintet"))
@@ -653,7 +684,7 @@ impl Terminal {
         self.pty.write_all(keys.as_bytes()).await.unwrap();
     }
 
-    async fn sees(&mut self, text: &str) {
+    pub(crate) async fn sees(&mut self, text: &str) {
         let mut buffer = [0; 4096];
         while !self.shown.contains(text) {
             let read = within(text, self.pty.read(&mut buffer)).await;

@@ -2,12 +2,15 @@
 
 use futures_util::{SinkExt, StreamExt};
 use quintet_framing::ws::{DialledSocket, WsDial, dial_socket};
-use quintet_sandbox::proto::frame::{Body, End, Frame, Mirror, Mirrored, Open, Outcome};
+use quintet_sandbox::proto::frame::{
+    Body, End, FailureCode, Frame, Mirror, Mirrored, Open, Outcome,
+};
 use quintet_sandbox::socket::WsMessage;
 use serde_json::{Value, json};
 
 use super::row;
 use crate::harness::{Daemon, Machine, Running, within};
+use crate::workers::Terminal;
 
 /// A worker of this user that does as the story says.
 pub(super) struct BadWorker(DialledSocket);
@@ -225,4 +228,41 @@ async fn a_copy_from_a_worker_ends_and_stays_where_it_goes() {
         assert!(stderr.contains("not beneath its folder"), "{stderr}");
         assert!(!machine.path().join("out").exists());
     }
+}
+
+/// Titles, the clipboard and the cursor are the person's.
+#[tokio::test]
+async fn what_a_worker_says_is_no_more_than_text_on_a_terminal() {
+    let machine = Machine::fresh();
+    let daemon = machine.up_with(&["--no-worker"]).await;
+    let (mut bad, answer) = BadWorker::registers(&daemon, "bad", None).await;
+    assert_eq!(answer["success"], true, "{answer}");
+    let evil = "\u{1b}]0;evil\u{7}";
+
+    let mut copy = Terminal::opens(&machine, &["cp", "bad:src", "here"]);
+    let (stream, _) = bad.is_asked().await;
+    let entry = |path: &str, kind: &str| json!({"path": path, "kind": kind, "size": 0, "mode": 0o755, "mtime_ms": 0});
+    let link = entry(&format!("{evil}a link"), "link");
+    let listing = format!("{}\n{link}\n", entry("", "folder"));
+    bad.says(stream, Body::Out(listing.into())).await;
+    let end = |outcome| {
+        Body::End(Box::new(End {
+            outcome,
+            duration_ms: 1,
+            mirrored: None,
+        }))
+    };
+    bad.says(stream, end(Outcome::Complete)).await;
+    copy.sees("left out: a link").await;
+    assert!(!copy.shown.contains("evil"), "{:?}", copy.shown);
+
+    let mut command = Terminal::opens(&machine, &["exec", "bad", "--", "true"]);
+    let (stream, _) = bad.is_asked().await;
+    let refused = Outcome::Failed {
+        code: FailureCode::Spawn,
+        error: format!("{evil}not today"),
+    };
+    bad.says(stream, end(refused)).await;
+    command.sees("not today").await;
+    assert!(!command.shown.contains("evil"), "{:?}", command.shown);
 }
