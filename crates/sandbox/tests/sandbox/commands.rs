@@ -197,6 +197,19 @@ async fn a_command_that_daemonises_does_not_hold_its_reply() {
     }
 }
 
+/// What it prints in the moment after its shell's end is its output still.
+#[tokio::test]
+async fn what_is_printed_within_the_grace_is_not_lost() {
+    let bed = Bed::start().await;
+    let _v2 = bed.worker("v2").await;
+    let _v1 = bed.v1_worker("v1").await;
+    for worker in ["v1", "v2"] {
+        let line = "(sleep 0.1; echo late) & echo early";
+        let output = run(&bed, worker, command(line)).await;
+        assert_eq!(text(&output.stdout), "early\nlate\n", "{worker}");
+    }
+}
+
 #[tokio::test]
 async fn a_cancelled_command_and_a_dropped_handle_leave_no_process() {
     let bed = Bed::start().await;
@@ -368,6 +381,64 @@ async fn quotas_refuse_what_is_too_much_and_say_so() {
 }
 
 #[tokio::test]
+async fn a_limit_counts_what_runs_and_is_of_its_kind() {
+    let bed = Bed::start().await;
+    let mut config = bed.config("w");
+    (config.quotas.commands, config.quotas.shells) = (1, 1);
+    let _worker = bed.worker_with(config).await;
+    // A result that waits for somebody runs no more.
+    let kept = bed.hub.exec("w", command("echo kept")).await.unwrap();
+    let kept = kept.detach().await.unwrap();
+    soon("it has ended", async {
+        while bed.hub.jobs("w").await.unwrap()[0].running {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let mut held = bed.hub.exec("w", command("echo; sleep 100")).await.unwrap();
+    soon("it runs", held.next()).await.unwrap();
+    let _shell = crate::shells::start(&bed, "w").await;
+    let second = bed.hub.shell("w", crate::shells::SIZE, "dumb").await;
+    let error = second.err().unwrap().to_string();
+    assert!(error.contains("1 shells"), "{error}");
+    let second = bed.hub.exec("w", command("true")).await.unwrap();
+    let error = second.output(0).await.unwrap_err().to_string();
+    assert!(error.contains("1 commands"), "{error}");
+    let kept = bed.hub.attach_exec("w", &kept).await.unwrap();
+    assert_eq!(kept.output(100).await.unwrap().stdout, b"kept\n");
+}
+
+/// Without one, the newer would take what comes for the older.
+#[tokio::test]
+async fn an_id_that_is_in_use_is_refused_and_the_older_goes_on() {
+    let lone = Lone::start(|_| {}).await;
+    let mut raw = lone.hub.accept(Protocol::V1).await;
+    let request =
+        |line: &str| json!({"type": "execute_command", "request_id": "same", "command": line});
+    raw.send(request("until [ -e go ]; do sleep 0.05; done; echo first"))
+        .await;
+    let reply = answer(&mut raw, request("echo second")).await;
+    assert_eq!(
+        (&reply["type"], &reply["error"]),
+        (&json!("command_error"), &json!("the id \"same\" is in use"))
+    );
+    std::fs::write(lone.root().join("go"), b"").unwrap();
+    assert_eq!(raw.json().await["stdout"], "first\n");
+}
+
+/// What it waits for is nobody's to give.
+#[tokio::test]
+async fn a_command_that_is_given_no_input_finds_its_end() {
+    let bed = Bed::start().await;
+    let _v2 = bed.worker("v2").await;
+    let _v1 = bed.v1_worker("v1").await;
+    for worker in ["v1", "v2"] {
+        let output = run(&bed, worker, command("cat; echo end")).await;
+        assert_eq!(text(&output.stdout), "end\n", "{worker}");
+    }
+}
+
+#[tokio::test]
 async fn every_command_has_its_rows_in_the_audit() {
     let bed = Bed::start().await;
     let _worker = bed.worker("w").await;
@@ -434,12 +505,19 @@ async fn labels_select_workers() {
     let mut workers = Vec::new();
     for (id, role) in [("a", "build"), ("b", "test"), ("c", "build")] {
         let mut config = bed.config(id);
-        config.labels = BTreeMap::from([("role".to_owned(), role.to_owned())]);
+        config.labels = BTreeMap::from([
+            ("role".to_owned(), role.to_owned()),
+            ("name".to_owned(), id.to_owned()),
+        ]);
         workers.push(bed.worker_with(config).await);
     }
     let wanted = BTreeMap::from([("role".to_owned(), "build".to_owned())]);
     let ids: Vec<String> = bed.hub.select(&wanted).into_iter().map(|w| w.id).collect();
     assert_eq!(ids, ["a", "c"]);
+    let mut both = wanted.clone();
+    both.insert("name".to_owned(), "c".to_owned());
+    let ids: Vec<String> = bed.hub.select(&both).into_iter().map(|w| w.id).collect();
+    assert_eq!(ids, ["c"]);
     workers.remove(0).stop().await;
     bed.status("a", WorkerStatus::Offline).await;
     assert!(matches!(
@@ -505,6 +583,7 @@ async fn what_a_worker_can_t_use_is_answered_with_its_id_and_the_connection_stay
         (&reply["type"], &reply["request_id"]),
         (&json!("command_error"), &json!("z"))
     );
+    assert_eq!(reply["error"], "timeout_secs must be at least 1");
     let slow = json!({"type": "execute_command", "request_id": "t", "command": "sleep 60", "timeout_secs": 1});
     let reply = answer(&mut raw, slow).await;
     assert_eq!(

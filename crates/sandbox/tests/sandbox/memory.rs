@@ -118,6 +118,19 @@ async fn through_sixty_four_mebibytes(protocol: Protocol, down: u64) {
 }
 
 #[tokio::test]
+async fn output_of_the_first_version_is_cut_before_it_fills_memory() {
+    let bed = Bed::start().await;
+    let program = bed.program("w", json!({"v1_only": true})).await;
+    limit_memory(program.pid());
+    let line = "head -c 300000000 /dev/zero | tr '\\0' x; echo end >&2";
+    let output = crate::commands::run(&bed, "w", command(line)).await;
+    assert!(output.stdout.len() < 16 << 20, "{}", output.stdout.len());
+    assert_eq!(output.stderr, b"end\n");
+    let peak = status(program.pid(), "VmHWM");
+    assert!(peak < 64 << 20, "{peak} bytes at the most");
+}
+
+#[tokio::test]
 async fn output_that_nobody_reads_is_not_held_in_memory() {
     let bed = Bed::start().await;
     let program = bed.program("w", json!({})).await;

@@ -6,6 +6,7 @@ use quintet_sandbox::hub::{
     ExecEvent, ExecOutcome, ExecRequest, HubEvent, HubSettings, RequestError, ShellEvent,
     TerminalSize, UploadRequest, WorkerStatus,
 };
+use quintet_sandbox::proto::frame::{Body, Frame, Open, Outcome};
 use quintet_sandbox::proto::{Liveness, Protocol};
 use quintet_sandbox::worker::{RunError, StartError, Worker};
 use serde_json::json;
@@ -13,6 +14,7 @@ use serde_json::json;
 use crate::bed::{Bed, Lone, Program, RawHub, Running, quick_backoff, raw_worker, soon};
 use crate::commands::{command, run, text};
 use crate::shells::{Typist, start};
+use crate::uploads::end_of;
 
 #[tokio::test]
 async fn a_v2_command_goes_on_over_a_lost_connection_and_loses_nothing() {
@@ -78,6 +80,10 @@ async fn a_v2_shell_goes_on_over_a_lost_connection_and_loses_no_key() {
         let seen = format!("lap-{lap}-42-{} 90", 30 + lap);
         tokio::join!(typing, shell.until(&seen));
         assert_eq!(bed.hub.worker("w").unwrap().running, 1);
+    }
+    for lap in 0..3 {
+        let shown = shell.seen.matches(&format!("lap-{lap}-42-")).count();
+        assert_eq!(shown, 1, "{}", shell.seen);
     }
 }
 
@@ -318,6 +324,41 @@ async fn a_result_that_nobody_comes_back_for_is_kept_for_its_time_and_then_gone(
     .await;
     assert!(bed.hub.attach_exec("w", &id).await.is_err());
     assert!(crate::bed::names_in(&bed.dir.path().join("spool-w")).is_empty());
+}
+
+/// Its end was sent and never confirmed: the hub went away with the connection.
+#[tokio::test]
+async fn a_result_whose_hub_went_away_is_kept_for_its_time_and_then_gone() {
+    let lone = Lone::start(|config| config.quotas.keep = Duration::from_millis(200)).await;
+    let mut raw = lone.hub.accept(Protocol::V2).await;
+    let open = Open::Exec {
+        id: "j".to_owned(),
+        command: "true".to_owned(),
+        timeout_secs: 100,
+        timeout_ms: None,
+        env: Default::default(),
+        cwd: None,
+        stdin: false,
+        mirror: None,
+    };
+    raw.send_binary(Frame::new(1, Body::Open(Box::new(open))).encode())
+        .await;
+    assert_eq!(end_of(&mut raw).await.outcome, Outcome::Exited { code: 0 });
+    drop(raw);
+    let mut raw = lone.hub.accept(Protocol::V2).await;
+    soon("it is forgotten", async {
+        for stream in 1.. {
+            raw.send_binary(Frame::new(stream, Body::Open(Box::new(Open::Jobs))).encode())
+                .await;
+            let Outcome::Jobs { jobs } = end_of(&mut raw).await.outcome else {
+                panic!("no list");
+            };
+            if jobs.is_empty() {
+                break;
+            }
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

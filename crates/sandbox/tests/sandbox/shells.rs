@@ -84,6 +84,21 @@ async fn a_shell_has_its_size_terminal_folder_and_exit_code() {
 }
 
 #[tokio::test]
+async fn a_shell_is_the_users_own_and_a_login_shell() {
+    let bed = Bed::start().await;
+    let mut config = bed.config("sh");
+    config.shell = Some("/bin/sh".into());
+    let _sh = bed.worker_with(config).await;
+    let _bash = bed.worker("bash").await;
+    std::fs::write(bed.dir.path().join(".profile"), "READ=profile\n").unwrap();
+    for worker in ["sh", "bash"] {
+        let mut shell = start(&bed, worker).await;
+        shell.type_line("echo \"[$READ] [${0##*/}]\"").await;
+        shell.until(&format!("[profile] [{worker}]")).await;
+    }
+}
+
+#[tokio::test]
 async fn a_window_change_reaches_the_program() {
     let bed = Bed::start().await;
     let _worker = bed.worker("w").await;

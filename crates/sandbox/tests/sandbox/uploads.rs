@@ -4,7 +4,7 @@ use std::io::Cursor;
 use std::path::Path;
 use std::time::Duration;
 
-use quintet_sandbox::hub::{HubEvent, RequestError};
+use quintet_sandbox::hub::{HubEvent, RequestError, WorkerStatus};
 use quintet_sandbox::proto::Protocol;
 use quintet_sandbox::proto::frame::{
     Body, End, FailureCode, Frame, INITIAL_CREDIT, MAX_PIECE, Open, Opened, Outcome, cost,
@@ -59,7 +59,7 @@ where
     }
 }
 
-async fn end_of<S>(raw: &mut Raw<S>) -> End
+pub(crate) async fn end_of<S>(raw: &mut Raw<S>) -> End
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
@@ -318,6 +318,67 @@ async fn a_hub_that_sends_beyond_its_credit_loses_its_stream() {
         end_of(&mut raw).await.outcome,
         Outcome::Jobs { .. }
     ));
+}
+
+#[tokio::test]
+async fn a_hub_that_sends_more_of_a_file_than_was_allowed_loses_its_upload() {
+    let lone = Lone::start(|_| {}).await;
+    let mut raw = lone.hub.accept(Protocol::V2).await;
+    let data = vec![1; 6 << 20];
+    try_upload(&mut raw, 1, &data).await.unwrap();
+    for body in [Body::Begin(0), Body::In(data[..5 << 20].to_vec().into())] {
+        raw.send_binary(Frame::new(1, body).encode()).await;
+    }
+    let Outcome::Failed {
+        code: FailureCode::Protocol,
+        error,
+    } = end_of(&mut raw).await.outcome
+    else {
+        panic!("it was taken");
+    };
+    assert!(error.contains("beyond its credit"), "{error}");
+    assert!(!lone.root().join("big").exists());
+}
+
+#[tokio::test]
+async fn a_file_that_is_being_uploaded_is_not_uploaded_beside_that() {
+    let lone = Lone::start(|_| {}).await;
+    let mut raw = lone.hub.accept(Protocol::V2).await;
+    let data = pattern(100_000);
+    assert_eq!(try_upload(&mut raw, 1, &data).await.unwrap().offset, 0);
+    assert_eq!(try_upload(&mut raw, 2, &data).await, None);
+    send_parts(&mut raw, 1, 0, &data).await;
+    raw.send_binary(Frame::new(1, Body::Eof).encode()).await;
+    assert_eq!(end_of(&mut raw).await.outcome, Outcome::Complete);
+    assert!(std::fs::read(lone.root().join("big")).unwrap() == data);
+}
+
+/// What a worker that was killed left: nobody else removes it.
+#[tokio::test]
+async fn a_worker_tidies_at_its_start_what_an_earlier_run_left() {
+    let bed = Bed::start().await;
+    let program = bed.program("w", json!({"v1_only": true})).await;
+    let mut halted = Interrupted::new(pattern(700_000));
+    let half = halted.half.clone();
+    let mut source = halted.source();
+    let request = upload("f", 700_000);
+    tokio::select! {
+        result = bed.hub.upload("w", &request, &mut source, |_| {}) => panic!("{result:?}"),
+        () = async {
+            half.notified().await;
+            soon("something arrives", arrives(&bed.root("w"))).await;
+            drop(program);
+        } => {}
+    }
+    bed.status("w", WorkerStatus::Offline).await;
+    assert_eq!(crate::bed::names_in(&bed.root("w")).len(), 1);
+    let spool = bed.dir.path().join("spool-w");
+    std::fs::write(spool.join("job-left"), b"output of a job that died").unwrap();
+    let _program = bed.program("w", json!({})).await;
+    for folder in [bed.root("w"), spool] {
+        let left = crate::bed::names_in(&folder);
+        assert!(left.is_empty(), "{left:?}");
+    }
 }
 
 #[tokio::test]

@@ -198,6 +198,26 @@ impl Pair {
     }
 }
 
+/// At once, so that a hub that was restarted hears of its load, and every 10 s: the released server
+/// drops whoever is silent for 30 s.
+#[test]
+fn a_worker_s_heart_beats_at_once_and_every_ten_seconds() {
+    let mut pair = Pair::new();
+    pair.worker.poll_send();
+    let ack = r#"{"type":"register_ack","success":true,"message":""}"#;
+    for at in [0, 10, 20] {
+        let now = Duration::from_secs(at);
+        match at {
+            0 => pair.worker.handle_text(ack, now),
+            _ => pair.worker.handle_timeout(now),
+        };
+        let (sent, _) = pair.worker.poll_send().unwrap();
+        assert_eq!(sent, WorkerToHub::Heartbeat { load: None }, "{at}");
+        assert_eq!(pair.worker.poll_send(), None, "{at}");
+        assert_eq!(pair.worker.poll_timeout(), Duration::from_secs(at + 10));
+    }
+}
+
 #[test]
 fn a_quiet_pair_stays_together_for_ever() {
     let mut pair = Pair::new();
