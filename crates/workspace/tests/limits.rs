@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use harness::process::{MASTER, Process, REPLICA};
 use harness::{Host, noise, tree};
+use quintet_workspace::history::LogQuery;
 use quintet_workspace::master::OpenError;
 use quintet_workspace::tree::{ProblemReason, Refused, TrackLimits};
 use quintet_workspace::{Workspace, WorkspaceConfig};
@@ -140,14 +141,13 @@ async fn a_file_that_changes_while_it_is_read_is_recorded_when_it_is_stable() {
     let host = Host::new().await;
     let mirror = host.mirror("one").await;
     let (path, done) = (host.dir().join("busy"), AtomicBool::new(false));
-    let versions: Vec<Vec<u8>> = (0..2u8).map(|byte| vec![byte; 3_000_000]).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut file = fs::File::create(&path).unwrap();
             for round in 0..60 {
                 file.seek(SeekFrom::Start(0)).unwrap();
-                for part in versions[round % 2].chunks(10_000) {
-                    file.write_all(part).unwrap();
+                for _ in 0..300 {
+                    file.write_all(&[round; 10_000]).unwrap();
                 }
             }
             done.store(true, Ordering::Release);
@@ -160,7 +160,22 @@ async fn a_file_that_changes_while_it_is_read_is_recorded_when_it_is_stable() {
         }
     });
     mirror.agree().await;
-    assert!(fs::read(mirror.dir.join("busy")).unwrap() == versions[1]);
+    assert!(fs::read(mirror.dir.join("busy")).unwrap() == [59; 3_000_000]);
+    // Whatever was recorded is a state that it had: the beginning of a round, and behind
+    // it the end of the round before.
+    let log = host.workspace.log(LogQuery::default()).await.unwrap();
+    for entry in log {
+        let shown = host.home.path().join("shown");
+        let out = fs::File::create(&shown).unwrap();
+        let show = host.workspace.show(entry.path, entry.sequence, out);
+        show.await.unwrap();
+        let bytes = fs::read(shown).unwrap();
+        let first = bytes.first().copied().unwrap_or_default();
+        let is_new = |byte: &&u8| **byte == first;
+        let rest = &bytes[bytes.iter().take_while(is_new).count()..];
+        let is_state = rest.iter().all(|byte| byte + 1 == first);
+        assert!(is_state, "sequence {} was never so", entry.sequence);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -181,11 +196,7 @@ async fn a_person_writes_where_the_master_is_about_to() {
         let content = mirror.replica.conflict_content(conflict.id, Vec::new());
         kept.push(content.await.unwrap());
     }
-    let log = host
-        .workspace
-        .log(quintet_workspace::history::LogQuery::default())
-        .await
-        .unwrap();
+    let log = host.workspace.log(LogQuery::default()).await.unwrap();
     for round in 0..40 {
         let written = format!("replica {round}").into_bytes();
         let hash = quintet_workspace::proto::ContentHash::of(&written);

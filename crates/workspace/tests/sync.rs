@@ -541,6 +541,20 @@ async fn damage_in_the_masters_store_is_named_there_and_reaches_no_file() {
     assert!(fs::read(one.dir.join("large")).unwrap() == bytes);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_of_a_small_content_is_found_and_shown_to_nobody() {
+    let host = Host::new().await;
+    fs::write(host.dir().join("f"), "small").unwrap();
+    host.workspace.flush().await.unwrap();
+    let history = rusqlite::Connection::open(host.home.path().join("state/history.db")).unwrap();
+    let damaged = history.execute("UPDATE content SET data = CAST('SMALL' AS BLOB)", []);
+    assert_eq!(damaged.unwrap(), 1);
+    let report = host.workspace.verify().await.unwrap();
+    assert_eq!((report.contents, report.damaged.len()), (0, 1));
+    let shown = host.workspace.show(path("f"), 1, std::io::sink()).await;
+    assert!(shown.is_err(), "{shown:?}");
+}
+
 /// The replica only sees that its connection ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_takes_nothing_from_a_replica_is_told_by_the_master() {

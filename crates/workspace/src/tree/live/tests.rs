@@ -366,6 +366,27 @@ fn a_folder_that_holds_something_stays_where_it_is() {
 }
 
 #[test]
+fn what_is_written_at_the_last_moment_is_neither_replaced_nor_removed() {
+    let folder = Folder::with(&["f"]);
+    let path = WorkspacePath::parse("f").unwrap();
+    let seen = folder.tree.seen(&path).unwrap().fingerprint;
+    // Behind the check that it is as it was seen.
+    fs::write(folder.at("f"), "mine, and longer").unwrap();
+    let root = &folder.tree.root;
+    let parent = root.folder(None).unwrap();
+    let node = Node::file(0o644, b"theirs");
+    let mut unsynced = Unsynced::default();
+    let source = root::Source::Bytes(b"theirs");
+    let put = root.put(&parent, "f", &node, source, Some(seen), &mut unsynced);
+    assert!(matches!(put, Ok(root::Replaced::Changed)));
+    assert_eq!(fs::read(folder.at("f")).unwrap(), b"mine, and longer");
+    let removed = root.remove(&path, seen);
+    assert!(matches!(removed, Ok(root::Replaced::Changed)));
+    assert_eq!(fs::read(folder.at("f")).unwrap(), b"mine, and longer");
+    assert_eq!(fs::read_dir(folder.at(".quintet/tmp")).unwrap().count(), 0);
+}
+
+#[test]
 fn of_what_a_kill_left_only_what_is_nowhere_else_stays() {
     let folder = Folder::with(&["f"]);
     let left = |name: &str| folder.at(".quintet/tmp").join(name);
