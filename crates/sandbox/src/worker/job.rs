@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::copy::{Entered, stopped};
 use super::delivery::{Attachment, Delivery};
 use super::jobs::{JobKind, Place};
-use super::process::{ExitKind, Input, Output, Process};
+use super::process::{ExitKind, Input, Output, Process, Spawner};
 use super::spool::Channel;
 use super::state::WorkerState;
 use super::tree;
@@ -145,10 +145,20 @@ pub(crate) async fn run(
                 .await;
         }
         Err(error) => {
+            if let Spawner::Isolated(_) = worker.spawner {
+                // A helper that died at that moment may have started it, and told nobody.
+                kill_tree(None, &spec.id).await;
+            }
             let error = spawn_failure(&spec.program, &error);
             delivery.refused(FailureCode::Spawn, error).await;
         }
     }
+}
+
+async fn kill_tree(leader: Option<i32>, id: &str) {
+    let id = id.to_owned();
+    // It reads /proc, which blocks; a failed join means the runtime is going down.
+    let _ = tokio::task::spawn_blocking(move || tree::kill(leader, &id)).await;
 }
 
 fn spawn_failure(program: &Program, error: &std::io::Error) -> String {
@@ -490,9 +500,7 @@ impl Job {
 
     async fn kill_tree(&mut self) {
         self.kill_at = None;
-        let (pid, id) = (self.pid, self.id.clone());
-        // It reads /proc, which blocks; a failed join means the runtime is going down.
-        let _ = tokio::task::spawn_blocking(move || tree::kill(pid, &id)).await;
+        kill_tree(Some(self.pid), &self.id).await;
     }
 
     async fn type_in(&mut self, bytes: Bytes) {

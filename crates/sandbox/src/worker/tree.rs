@@ -17,14 +17,14 @@ pub(crate) const MARK: &str = "QUINTET_JOB";
 /// Rounds before a tree that forks faster than it dies is left alone.
 const ROUNDS: usize = 16;
 
-/// Kills the processes of the job whose first process is `leader`. Blocks on `/proc`.
-pub(crate) fn kill(leader: i32, job: &str) {
-    if let Some(pid) = Pid::from_raw(leader) {
+/// Kills the processes of a job; its first one is `leader`, where that is known. Blocks on `/proc`.
+pub(crate) fn kill(leader: Option<i32>, job: &str) {
+    if let Some(pid) = leader.and_then(Pid::from_raw) {
         // The group may already be empty, which is not a failure.
         let _ = rustix::process::kill_process_group(pid, Signal::KILL);
     }
     let mark = format!("{MARK}={job}");
-    let mut known = HashSet::from([leader]);
+    let mut known: HashSet<i32> = leader.into_iter().collect();
     for _ in 0..ROUNDS {
         let found = members(leader, mark.as_bytes(), &known);
         if found.is_empty() {
@@ -52,7 +52,7 @@ struct Process {
     session: i32,
 }
 
-fn members(leader: i32, mark: &[u8], known: &HashSet<i32>) -> Vec<i32> {
+fn members(leader: Option<i32>, mark: &[u8], known: &HashSet<i32>) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -68,7 +68,8 @@ fn members(leader: i32, mark: &[u8], known: &HashSet<i32>) -> Vec<i32> {
     let mut found: HashSet<i32> = processes
         .iter()
         .filter(|(pid, process)| {
-            process.group == leader || process.session == leader || marked(**pid, mark)
+            let leads = |id| leader == Some(id);
+            leads(process.group) || leads(process.session) || marked(**pid, mark)
         })
         .map(|(pid, _)| *pid)
         .collect();
@@ -114,4 +115,26 @@ fn stat(pid: i32) -> Option<Process> {
 fn marked(pid: i32, mark: &[u8]) -> bool {
     std::fs::read(format!("/proc/{pid}/environ"))
         .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == mark))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_tree_is_found_by_its_mark_alone() {
+        let (job, other) = ("a-job-of-this-test", "another-job-of-this-test");
+        let [mut one, mut two] = [job, other].map(|job| {
+            let mut command = Command::new("sleep");
+            command.arg("300").env(MARK, job).spawn().unwrap()
+        });
+        kill(None, job);
+        assert_eq!(one.wait().unwrap().signal(), Some(9));
+        assert!(two.try_wait().unwrap().is_none(), "of another job");
+        kill(None, other);
+        assert_eq!(two.wait().unwrap().signal(), Some(9));
+    }
 }

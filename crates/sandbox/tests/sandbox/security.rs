@@ -182,7 +182,9 @@ async fn commands_are_killed_for_want_of_memory_before_what_starts_them() {
     config.isolation = Some(isolation(Limits::default(), Network::On));
     let _worker = bed.worker_with(config).await;
     for _ in 0..2 {
-        let line = "cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj";
+        // What starts it takes the score back while it begins to run.
+        let line = "until [ $(cat /proc/$PPID/oom_score_adj) -lt 500 ]; do :; done; \
+                    cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj";
         let output = run(&bed, "w", command(line)).await;
         let scores = text(&output.stdout).lines();
         let scores: Vec<i32> = scores.map(|score| score.parse().unwrap()).collect();
