@@ -79,18 +79,18 @@ test("a rule is read and edited before it is written", async ({ paired, daemon }
 });
 
 test("all the rules that would be written are shown", async ({ paired, daemon }) => {
-  await newSession(paired, { message: "approve make one && make two" });
+  await newSession(paired, { message: "approve brew one && brew two" });
   const card = paired.getByTestId("approval").locator("visible=true").last();
   await card.getByRole("button", { name: "Always…" }).click();
   const commands = card.getByRole("textbox", { name: "command" });
   await expect(commands).toHaveCount(2);
-  await expect(commands.nth(0)).toHaveValue("make one");
-  await commands.nth(1).fill("make t*");
+  await expect(commands.nth(0)).toHaveValue("brew one");
+  await commands.nth(1).fill("brew t*");
   await card.getByRole("button", { name: "Save rules and allow" }).click();
   await expect(answers(paired)).toHaveText("I may.");
   const config = await daemon.run("config", "get");
-  expect(config).toContain("make one");
-  expect(config).toContain("make t*");
+  expect(config).toContain("brew one");
+  expect(config).toContain("brew t*");
 });
 
 test("an approval is there after a reload, and goes from every device with its turn", async ({

@@ -75,7 +75,7 @@ for (const { name, viewport, phone } of SIZES) {
       await expect(page.getByRole("region", { name: "Waiting for you" })).toBeVisible();
       await shot(page, `${kept}-approval`);
       await page.getByRole("button", { name: "Always…" }).click();
-      await expect(page.getByRole("textbox", { name: "command" })).toBeVisible();
+      await expect(page.getByRole("textbox", { name: "command" }).first()).toBeVisible();
       await shot(page, `${kept}-rule`);
       await page.getByRole("button", { name: "Back", exact: true }).click();
       await page.getByRole("button", { name: "Allow once" }).click();
