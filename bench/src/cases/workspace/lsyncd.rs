@@ -31,7 +31,8 @@ pub(super) fn start(place: Place) -> anyhow::Result<Box<dyn Peer>> {
     Ok(Box::new(Lsyncd(process)))
 }
 
-pub(super) fn first(place: &Place) -> anyhow::Result<()> {
-    let _process = launch(place)?;
-    super::ours::wait_for_last(place)
+pub(super) fn first(place: &Place) -> anyhow::Result<Option<Box<dyn Peer>>> {
+    let process = launch(place)?;
+    super::ours::wait_for_last(place)?;
+    Ok(Some(Box::new(Lsyncd(process))))
 }

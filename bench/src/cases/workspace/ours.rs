@@ -125,10 +125,8 @@ pub(super) fn start(place: Place) -> anyhow::Result<Box<dyn Peer>> {
     Ok(Box::new(pair(&place)?))
 }
 
-pub(super) fn first(place: &Place) -> anyhow::Result<()> {
-    let pair = pair(place)?;
-    pair.memory();
-    Ok(())
+pub(super) fn first(place: &Place) -> anyhow::Result<Option<Box<dyn Peer>>> {
+    Ok(Some(Box::new(pair(place)?)))
 }
 
 pub(super) fn store_on_one_core(place: &Place) -> anyhow::Result<Duration> {

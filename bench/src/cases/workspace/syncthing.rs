@@ -107,9 +107,10 @@ pub(super) fn start(place: Place) -> anyhow::Result<Box<dyn Peer>> {
     Ok(Box::new(pair))
 }
 
-pub(super) fn first(place: &Place) -> anyhow::Result<()> {
-    let _pair = launch(place)?;
-    super::ours::wait_for_last(place)
+pub(super) fn first(place: &Place) -> anyhow::Result<Option<Box<dyn Peer>>> {
+    let pair = launch(place)?;
+    super::ours::wait_for_last(place)?;
+    Ok(Some(Box::new(pair)))
 }
 
 fn is_whole(place: &Place) -> bool {

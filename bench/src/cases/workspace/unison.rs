@@ -50,9 +50,9 @@ fn command(place: &Place) -> Command {
     command
 }
 
-pub(super) fn first(place: &Place) -> anyhow::Result<()> {
+pub(super) fn first(place: &Place) -> anyhow::Result<Option<Box<dyn Peer>>> {
     run(&mut command(place))?;
-    Ok(())
+    Ok(None)
 }
 
 pub(super) fn start(place: Place) -> anyhow::Result<Box<dyn Peer>> {
