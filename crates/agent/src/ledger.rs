@@ -93,22 +93,26 @@ impl Ledger {
         })
     }
 
-    /// Notes that a process is about to start. Blocks on the disk.
+    /// Notes that a process is about to start; when that is not durable, there is no entry. Blocks on
+    /// the disk.
     pub(crate) fn intend(
         &self,
         agent_id: AgentId,
         variable: String,
         cgroup: Option<PathBuf>,
     ) -> Result<EntryId, LedgerError> {
-        self.change(|entries| {
-            entries.insert(Entry {
-                agent_id,
-                boot_id: self.boot_id.clone(),
-                variable,
-                process: None,
-                cgroup,
-            })
-        })
+        let mut entries = self.lock();
+        let id = entries.insert(Entry {
+            agent_id,
+            boot_id: self.boot_id.clone(),
+            variable,
+            process: None,
+            cgroup,
+        });
+        self.write(&entries).inspect_err(|_| {
+            entries.open.remove(&id);
+        })?;
+        Ok(id)
     }
 
     /// Notes which process it became. Blocks on the disk.
@@ -157,9 +161,13 @@ impl Ledger {
         Ok(report)
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Entries) -> T) -> Result<T, LedgerError> {
+    fn change(&self, change: impl FnOnce(&mut Entries)) -> Result<(), LedgerError> {
         let mut entries = self.lock();
-        let result = change(&mut entries);
+        change(&mut entries);
+        self.write(&entries)
+    }
+
+    fn write(&self, entries: &Entries) -> Result<(), LedgerError> {
         let mut text = Vec::new();
         for entry in entries.open.values() {
             // Ids, numbers and paths of ours always encode; a path that is no text is not ours.
@@ -171,8 +179,7 @@ impl Ledger {
         replace_file(&self.path, &text).map_err(|source| LedgerError::Io {
             path: self.path.clone(),
             source,
-        })?;
-        Ok(result)
+        })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Entries> {

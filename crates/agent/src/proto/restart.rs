@@ -79,6 +79,12 @@ impl Restarts {
         AfterCrash::Retry(self.policy.base.saturating_mul(factor).min(self.policy.cap))
     }
 
+    /// Says what follows when the machine kept the process from starting, as a full disk does. That is
+    /// no crash: it opens no breaker, and waits no longer than after the first one.
+    pub fn hindered(&self) -> AfterCrash {
+        AfterCrash::Retry(self.policy.base)
+    }
+
     /// Notes that a message ran to its end: the delays start again. The breaker's count stays.
     pub fn turn_completed(&mut self) {
         self.in_a_row = 0;
@@ -127,6 +133,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_fault_of_the_program_is_tried_again_for_as_long_as_it_takes() {
+        let mut restarts = Restarts::new(RestartPolicy::default());
+        assert_eq!(restarts.crashed(secs(0)), AfterCrash::Retry(secs(1)));
+        for _ in 0..100 {
+            assert_eq!(restarts.hindered(), AfterCrash::Retry(secs(1)));
+        }
+        assert!(!restarts.is_open());
+        assert_eq!(restarts.crashed(secs(100)), AfterCrash::Retry(secs(2)));
+    }
+
+    #[test]
     fn five_crashes_in_ten_minutes_open_the_breaker_and_spread_ones_do_not() {
         let mut spread = Restarts::new(RestartPolicy::default());
         for crash in 0..20 {
@@ -141,6 +158,7 @@ mod tests {
         }
         assert_eq!(dense.crashed(secs(600)), AfterCrash::BreakerOpen);
         assert!(dense.is_open());
+        assert_eq!(dense.total(), 5);
         dense.close();
         assert_eq!(dense.crashed(secs(601)), AfterCrash::Retry(secs(1)));
     }

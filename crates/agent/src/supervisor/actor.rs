@@ -36,6 +36,8 @@ const OBSERVER_PATIENCE: Duration = Duration::from_secs(5);
 struct Loss {
     reason: FailReason,
     detail: String,
+    /// It was not the program that failed.
+    is_hindered: bool,
 }
 
 impl Loss {
@@ -43,6 +45,7 @@ impl Loss {
         Self {
             reason,
             detail: detail.into(),
+            is_hindered: false,
         }
     }
 
@@ -271,7 +274,10 @@ impl<O: Observer> Actor<O> {
                 self.go(Trigger::Spawned, "the process runs");
             }
             Err(error) => {
-                let loss = Loss::new(FailReason::NotReady, error.to_string());
+                let loss = Loss {
+                    is_hindered: error.is_of_the_machine(),
+                    ..Loss::new(FailReason::NotReady, error.to_string())
+                };
                 self.lost(loss, Trigger::Lost).await;
             }
         }
@@ -395,6 +401,7 @@ impl<O: Observer> Actor<O> {
         }
         let was_up = self.phase != Phase::Deploying && self.phase != Phase::Initializing;
         self.go(trigger, &loss.detail);
+        let is_hindered = loss.is_hindered;
         let (reason, detail) = match &self.stopping {
             Some(stopping) => {
                 let reason = match stopping.reason.as_str() {
@@ -415,7 +422,10 @@ impl<O: Observer> Actor<O> {
         if self.phase == Phase::Crashed {
             self.note("error", format!("the process is lost: {detail}"))
                 .await;
-            let after = self.restarts.crashed(self.now());
+            let after = match is_hindered {
+                true => self.restarts.hindered(),
+                false => self.restarts.crashed(self.now()),
+            };
             let waiting_ends = match after {
                 AfterCrash::Retry(delay) => {
                     self.retry_at = Some(Instant::now() + delay);

@@ -59,6 +59,13 @@ pub(super) enum LaunchError {
     Folder { path: PathBuf, source: io::Error },
 }
 
+impl LaunchError {
+    /// Whether another program would not have come up either.
+    pub(super) fn is_of_the_machine(&self) -> bool {
+        !matches!(self, Self::Spawn(_))
+    }
+}
+
 /// What happens to a process and its connection.
 #[derive(Debug)]
 pub(super) enum LinkWake {
@@ -132,12 +139,19 @@ impl Link {
             .as_ref()
             .and_then(|root| root.create("quintet-agent").ok());
         let cgroup_path = cgroup.as_ref().map(|cgroup| cgroup.path().to_owned());
-        let entry = {
+        let intended = {
             let (agent_id, variable) = (spec.agent_id.clone(), variable.clone());
             on_ledger(facilities, move |ledger| {
                 ledger.intend(agent_id, variable, cgroup_path)
             })
-            .await?
+            .await
+        };
+        let entry = match intended {
+            Ok(entry) => entry,
+            Err(error) => {
+                cgroup.as_ref().inspect(|cgroup| Cgroup::remove(cgroup));
+                return Err(error.into());
+            }
         };
         let spawned = facilities
             .spawner
@@ -147,13 +161,14 @@ impl Link {
             Ok(process) => process,
             Err(error) => {
                 cgroup.as_ref().inspect(|cgroup| Cgroup::remove(cgroup));
-                on_ledger(facilities, move |ledger| ledger.ended(entry)).await?;
+                strike_out(facilities, entry).await;
                 return Err(error.into());
             }
         };
         let mark = process.mark();
         if let Err(error) = on_ledger(facilities, move |ledger| ledger.started(entry, mark)).await {
             process.end().await;
+            strike_out(facilities, entry).await;
             return Err(error.into());
         }
         let recent = RecentLines::default();
@@ -335,10 +350,7 @@ impl Link {
         if tokio::time::timeout(CAPTURE_PATIENCE, rest).await.is_err() {
             tracing::debug!("the output of an ended process is still open");
         }
-        if let Err(error) = on_ledger(facilities, move |ledger| ledger.ended(entry)).await {
-            // The entry is struck out by the next sweep.
-            tracing::warn!(%error, "an ended process stays in the ledger");
-        }
+        strike_out(facilities, entry).await;
         (status, recent.text())
     }
 }
@@ -354,6 +366,13 @@ async fn read(reader: &mut Option<FrameReader<OwnedReadHalf>>) -> Result<Option<
     match reader {
         Some(reader) => reader.next().await,
         None => std::future::pending().await,
+    }
+}
+
+async fn strike_out(facilities: &Facilities, entry: EntryId) {
+    if let Err(error) = on_ledger(facilities, move |ledger| ledger.ended(entry)).await {
+        // Until the next write; a sweep that comes before finds nothing of it.
+        tracing::warn!(%error, "an ended process stays in the ledger");
     }
 }
 

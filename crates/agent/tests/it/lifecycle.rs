@@ -218,6 +218,29 @@ async fn a_program_that_exits_before_connecting_opens_the_breaker() {
 }
 
 #[tokio::test]
+async fn a_disk_that_takes_nothing_opens_no_breaker() {
+    let world = World::new();
+    // A folder is where the ledger is written, as good as a full disk.
+    let in_the_way = world.folder.path().join("ledger.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    let mut spec = world.python("wild_agent.py", &[]);
+    spec.timings.restart.breaker_crashes = 3;
+    let agent = world.open(spec).await;
+    for _ in 0..6 {
+        match run(&agent, "hello").await {
+            TurnEnd::Failed {
+                reason: FailReason::NotReady,
+                detail,
+            } => assert!(detail.contains("ledger"), "{detail}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    std::fs::remove_dir(in_the_way).unwrap();
+    assert_eq!(run(&agent, "hello").await, done());
+    world.finish().await;
+}
+
+#[tokio::test]
 async fn a_program_that_is_not_there_is_named() {
     let world = World::new();
     let agent = world.open(world.spec(&["/nowhere/agent"])).await;
