@@ -73,10 +73,22 @@ fi
 
 [ -x "$here/bin/quintet" ] || fail "$here holds no bin/quintet: run the install.sh of an unpacked archive"
 
-new=$(mktemp)
-trap 'rm -f "$new" "$new.old"' EXIT
+new=$(mktemp) whole=
+# Cut short, what is there by then is listed all the same: `--uninstall` and the next run find it.
+leave() {
+    if [ -z "$whole" ] && [ -s "$new" ] && mkdir -p "$(dirname "$manifest")"; then
+        printf '%s\n' share/quintet/ share/quintet/manifest >>"$new"
+        sort -u "$new.old" "$new" >"$manifest.new" && mv -f "$manifest.new" "$manifest"
+    fi
+    rm -f "$new" "$new.old" "$new.unit"
+}
+trap leave EXIT
+trap 'exit 1' HUP INT TERM
 : >"$new.old"
 [ ! -f "$manifest" ] || cp "$manifest" "$new.old"
+
+# In the unit: quoted as systemd reads it, then as sed does.
+bindir=$(printf '%s' "$prefix/bin" | sed 's/[\\"]/\\&/g; s/%/%%/g; s/[\\&|]/\\&/g')
 
 # Notes the folders of $1 that are not there, or that an earlier run made.
 make_folder() {
@@ -93,6 +105,7 @@ make_folder() {
 # put SOURCE DESTINATION MODE: whole or not at all, also over a program that runs.
 put() {
     make_folder "$(dirname "$2")"
+    [ ! -d "$prefix/$2" ] || fail "$prefix/$2 is a folder, where a file belongs: move it away"
     cp "$1" "$prefix/$2.new"
     chmod "$3" "$prefix/$2.new"
     mv -f "$prefix/$2.new" "$prefix/$2"
@@ -102,9 +115,8 @@ put() {
 (cd "$here" && find bin share -type f | sort) | while IFS= read -r file; do
     case $file in
         */quintet.service)
-            sed "s|@bindir@|$prefix/bin|" "$here/$file" >"$new.unit"
+            sed "s|@bindir@|$bindir|" "$here/$file" >"$new.unit"
             put "$new.unit" "$file" 644
-            rm -f "$new.unit"
             ;;
         bin/*) put "$here/$file" "$file" 755 ;;
         *) put "$here/$file" "$file" 644 ;;
@@ -113,6 +125,7 @@ done
 put "$here/install.sh" share/quintet/install.sh 755
 printf '%s\n' share/quintet/manifest >>"$new"
 cp "$new" "$manifest"
+whole=1
 remove_beyond "$new.old" "$new"
 
 printf 'quintet is installed in %s\n' "$prefix"
@@ -121,5 +134,10 @@ case :${PATH:-}: in
     *) printf '  add it to your PATH: export PATH="%s/bin:$PATH"\n' "$prefix" ;;
 esac
 printf '  run it:      quintet up\n'
+case $prefix in
+    "${HOME-}/.local" | /usr/local) ;;
+    # Elsewhere systemd does not look by itself.
+    *) printf '  for systemd: systemctl --user link "%s/share/systemd/user/quintet.service"\n' "$prefix" ;;
+esac
 printf '  or for good: systemctl --user enable --now quintet\n'
 printf '  remove it:   %s/share/quintet/install.sh --uninstall\n' "$prefix"

@@ -10,6 +10,8 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes, BytesMut};
@@ -67,11 +69,23 @@ impl WsError {
     }
 }
 
+/// How long the messages of a socket may be, for whoever no longer has the socket whole.
+#[derive(Debug, Clone)]
+pub struct MessageLimit(Arc<AtomicUsize>);
+
+impl MessageLimit {
+    /// From the next frame that is read on messages may have at most `bytes`.
+    pub fn set(&self, bytes: usize) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+}
+
 /// A stream and sink of [`WsMessage`]. Pings are answered by the stream, while it is polled.
 #[derive(Debug)]
 pub struct WsSocket<S> {
     stream: S,
     assembler: Assembler,
+    limit: MessageLimit,
     arrived: BytesMut,
     /// Memory of large payloads.
     blocks: Blocks,
@@ -90,6 +104,7 @@ impl<S> WsSocket<S> {
         Self {
             stream,
             assembler: Assembler::new(role, limit),
+            limit: MessageLimit(Arc::new(AtomicUsize::new(limit))),
             arrived,
             blocks: Blocks::new(BLOCK, KEPT),
             in_block: false,
@@ -97,6 +112,11 @@ impl<S> WsSocket<S> {
             answering: false,
             ended: false,
         }
+    }
+
+    /// The limit that messages have, to change it later.
+    pub fn limit(&self) -> MessageLimit {
+        self.limit.clone()
     }
 }
 
@@ -147,6 +167,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WsSocket<S> {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
+        this.assembler
+            .set_limit(this.limit.0.load(Ordering::Relaxed));
         while !this.ended {
             match this.assembler.next(&mut this.arrived) {
                 Ok(Some(Received::Message(message))) => {

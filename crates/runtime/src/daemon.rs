@@ -48,7 +48,7 @@ pub struct DaemonOptions {
     pub version: &'static str,
     /// Also listens here, for clients of the original protocol.
     pub compat_socket: Option<PathBuf>,
-    /// Serves a non-loopback address without TLS.
+    /// Serves non-loopback addresses without TLS.
     pub insecure: bool,
     /// This very program, to start built-in agents with.
     pub program: PathBuf,
@@ -74,6 +74,15 @@ pub enum StartError {
         path: PathBuf,
         /// What is wrong.
         source: StoreError,
+    },
+    /// Other machines would reach the control plane, which has no TLS.
+    #[error(
+        "control.tcp = {address}: other machines can reach this address, and the control plane has no TLS: \
+         its token and all that is said would cross the network in the clear"
+    )]
+    ExposedControl {
+        /// The address.
+        address: SocketAddr,
     },
     /// A port can't be bound.
     #[error("can't listen on {address}: {source}")]
@@ -234,6 +243,12 @@ impl Daemon {
         let config = Arc::new(ConfigStore::open(options.config)?);
         let current = config.current();
         let listen_at = current.http.listen;
+        if let Some(address) = current.control.tcp
+            && !address.ip().is_loopback()
+            && !options.insecure
+        {
+            return Err(StartError::ExposedControl { address });
+        }
         let (tls, pinned) = match &current.http.tls {
             Some(files) => (Some(http::configured(files)?), None),
             None if listen_at.ip().is_loopback() || options.insecure => (None, None),
@@ -502,15 +517,16 @@ impl Daemon {
             self.servers
                 .spawn(serve_unix(listener, service.clone(), limits.clone(), stop));
         }
+        let home = &self.runtime.home;
+        // Also for `/metrics`.
+        write(
+            &home.control_token_file(),
+            self.runtime.control_token.as_bytes(),
+        )?;
         if let Some(listener) = tcp {
             let asked = config.control.tcp.unwrap_or(config.http.listen);
             let port = local_address(&listener, asked)?.port();
-            let home = &self.runtime.home;
             write(&home.port_file(), format!("{port}\n").as_bytes())?;
-            write(
-                &home.control_token_file(),
-                self.runtime.control_token.as_bytes(),
-            )?;
             let stop = self.stop_servers.clone();
             self.servers
                 .spawn(serve_tcp(listener, service, limits, stop));

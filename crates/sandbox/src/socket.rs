@@ -2,12 +2,12 @@
 //!
 //! Both ends take any stream and sink of [`WsMessage`]; [`WsSocket`] is the one that is used.
 
-pub use quintet_framing::socket::{Role, WsError, WsMessage, WsSocket};
+pub use quintet_framing::socket::{MessageLimit, Role, WsError, WsMessage, WsSocket};
 
 /// Close codes that this plane sends.
 pub mod close {
     pub use quintet_framing::socket::close::{
-        GOING_AWAY, NORMAL, NOT_UTF8, POLICY, PROTOCOL, TOO_BIG,
+        GOING_AWAY, NORMAL, NOT_UTF8, POLICY, PROTOCOL, TOO_BIG, TRY_AGAIN_LATER,
     };
 
     /// Under v2, of this plane's own: another connection registered with the same id. A worker that

@@ -89,6 +89,7 @@ async fn converse(home: &Home, args: ShellArgs) -> Result<Left, CommandError> {
     let mut job = None;
     // What waits for the typist: its queue must not hold up what the shell shows.
     let mut next = None;
+    let mut input_ended = false;
     let mut stdout = tokio::io::stdout();
     loop {
         tokio::select! {
@@ -104,10 +105,20 @@ async fn converse(home: &Home, args: ShellArgs) -> Result<Left, CommandError> {
                 Seen::Stdout(bytes) | Seen::Stderr(bytes) => {
                     stdout.write_all(&bytes).await?;
                     stdout.flush().await?;
+                    // A shell that was told before it began to read keys has lost it; that it shows
+                    // something, such as its prompt, is when it may be told again.
+                    if input_ended && next.is_none() {
+                        next = Some(Typed::Bytes(vec![END_OF_INPUT]));
+                    }
                 }
                 Seen::Ended(ended) => return Ok(Left::Ended(exit_code(&ended))),
             },
-            Some(bytes) = keys.0.recv(), if job.is_some() && next.is_none() => {
+            bytes = keys.0.recv(), if job.is_some() && next.is_none() && !input_ended => {
+                let Some(bytes) = bytes else {
+                    input_ended = true;
+                    next = Some(Typed::Bytes(vec![END_OF_INPUT]));
+                    continue;
+                };
                 let (typed, detach) = escape.take(&bytes);
                 if let (true, Some(job)) = (detach, &job) {
                     return Ok(Left::Detached { worker: args.worker, job: job.clone() });
@@ -150,7 +161,7 @@ impl Escape {
     }
 }
 
-/// The keyboard, or a pipe whose end is a Ctrl-D.
+/// The keyboard, or a pipe, which has an end.
 struct Keys(
     mpsc::Receiver<Vec<u8>>,
     #[expect(dead_code, reason = "owns the task")] JoinSet<()>,
@@ -165,11 +176,7 @@ impl Keys {
             let mut buffer = vec![0; 4096];
             loop {
                 let count = stdin.read(&mut buffer).await.unwrap_or(0);
-                let bytes = match count {
-                    0 => vec![END_OF_INPUT],
-                    count => buffer[..count].to_vec(),
-                };
-                if sender.send(bytes).await.is_err() || count == 0 {
+                if count == 0 || sender.send(buffer[..count].to_vec()).await.is_err() {
                     return;
                 }
             }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use quintet_runtime::config::{ConfigInputs, KeyPath};
+use quintet_runtime::config::{ConfigErrors, ConfigInputs, ConfigSource, KeyPath};
 use quintet_runtime::daemon::{Daemon, DaemonOptions, StartError};
 use quintet_runtime::{BuiltinWorker, LockError};
 use quintet_sandbox::worker::scrub_environment;
@@ -70,7 +70,7 @@ pub(crate) struct UpArgs {
     no_worker: bool,
 
     /// Serve an address that other machines can reach without TLS; without this and without
-    /// http.tls_cert, a certificate is made on first use
+    /// http.tls_cert, a certificate is made on first use, and --control-tcp takes no such address
     #[arg(long)]
     insecure: bool,
 }
@@ -83,7 +83,11 @@ pub(crate) async fn run(context: &Context, args: &UpArgs) -> Result<ExitCode, Co
     let daemon = Daemon::start(options(context, args)?)
         .await
         .map_err(|error| explain(context, error))?;
-    announce(context, &daemon).await?;
+    // It runs, whether or not anybody reads that.
+    if let Err(error) = announce(context, &daemon).await {
+        let error = error.message();
+        tracing::warn!(%error, "what is running could not be printed; `quintet status` says it");
+    }
     let (asked, again) = tokio::sync::oneshot::channel();
     let mut asked = Some(asked);
     let run = daemon.run_until(async {
@@ -169,11 +173,11 @@ async fn announce(context: &Context, daemon: &Daemon) -> Result<(), CommandError
     if welcome.has_worker
         && let Some(temp) = doctor::instead_of_temp(&context.home)
     {
-        output.talk(format_args!(
-            "note: this home folder is in /tmp, so isolated commands of the built-in worker can't write in /tmp; \
+        tracing::info!(
+            "this home folder is in /tmp, so isolated commands of the built-in worker can't write in /tmp; \
              their TMPDIR is {}",
             temp.display()
-        ));
+        );
     }
     output.line(match welcome.has_worker {
         true => "  worker  local",
@@ -210,10 +214,10 @@ async fn announce(context: &Context, daemon: &Daemon) -> Result<(), CommandError
 
 fn explain(context: &Context, error: StartError) -> CommandError {
     match error {
-        StartError::Config(problems) => CommandError::config(problems).hint(format!(
-            "edit {}; `quintet doctor` checks it again",
-            context.home.config_file().display()
-        )),
+        StartError::Config(problems) => mistakes(context, problems),
+        StartError::ExposedControl { .. } => CommandError::config(error).hint(
+            "listen on 127.0.0.1 and dial through ssh -L, or say `--insecure` where the network is your own",
+        ),
         StartError::Tls(_) => CommandError::config(error)
             .hint("`http.tls_cert` and `http.tls_key` name the two files; without them the daemon makes its own"),
         StartError::Lock(LockError::Held { ref pid, .. }) => {
@@ -228,6 +232,26 @@ fn explain(context: &Context, error: StartError) -> CommandError {
             CommandError::new(ErrorKind::Failed, error).hint("`quintet doctor` says what is wrong")
         }
     }
+}
+
+/// Says where to mend the configuration: not every layer of it is a file.
+fn mistakes(context: &Context, problems: ConfigErrors) -> CommandError {
+    let made_by = |is: fn(&ConfigSource) -> bool| {
+        let mut sources = problems.0.iter().map(|problem| &problem.origin.source);
+        sources.all(is)
+    };
+    if made_by(|source| matches!(source, ConfigSource::Flag { .. })) {
+        return CommandError::new(ErrorKind::Usage, problems)
+            .hint("`quintet up --help` shows the flags");
+    }
+    let hint = match made_by(|source| matches!(source, ConfigSource::Env { .. })) {
+        true => "set that variable anew, or unset it".to_owned(),
+        false => format!(
+            "edit {}; `quintet doctor` checks it again",
+            context.home.config_file().display()
+        ),
+    };
+    CommandError::config(problems).hint(hint)
 }
 
 /// SIGINT and SIGTERM, listened for from the very start.

@@ -8,7 +8,7 @@ use quintet_framing::descriptors;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{Machine, Running, within};
+use crate::harness::{Finished, Machine, Running, within};
 
 #[tokio::test]
 async fn it_comes_up_on_a_free_port_and_says_where() {
@@ -262,6 +262,79 @@ async fn control_over_tcp_needs_the_token() {
         .await
         .unwrap();
     client.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_control_plane_is_not_served_to_other_machines_in_the_clear() {
+    let machine = Machine::fresh();
+    let refused = machine
+        .runs(&[
+            "up",
+            "--control-tcp",
+            "0.0.0.0:0",
+            "--listen",
+            "127.0.0.1:0",
+        ])
+        .await;
+    let said = refused.fails(64);
+    assert!(
+        said.contains("has no TLS") && said.contains("--insecure"),
+        "{said}"
+    );
+    let _daemon = machine
+        .up_with(&["--control-tcp", "0.0.0.0:0", "--insecure"])
+        .await;
+}
+
+#[tokio::test]
+async fn a_mistake_is_to_be_mended_where_it_was_made() {
+    let machine = Machine::fresh();
+    let said = machine.runs(&["up", "--listen", "bad"]).await.fails(2);
+    assert!(said.contains("hint: `quintet up --help`"), "{said}");
+    let mut up = machine.quintet(&["up"]);
+    up.env("QUINTET_LISTEN", "bad");
+    let said = Finished::of(up).await.fails(64);
+    assert!(said.contains("hint: set that variable"), "{said}");
+    machine.configure("[http]\nlisten = \"bad\"\n");
+    let said = machine.runs(&["up"]).await.fails(64);
+    assert!(said.contains("config.toml; `quintet doctor`"), "{said}");
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_does_not_keep_it_from_stopping() {
+    let machine = Machine::fresh();
+    let daemon = machine.up().await;
+    let address = daemon.http().split_once("://").unwrap().1;
+    let mut clients = Vec::new();
+    for half in [
+        "GET /healthz HTTP/1.1\r\nHost: x\r\nX-a: ",
+        "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 1900000\r\n\r\n{",
+        "",
+    ] {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(half.as_bytes()).await.unwrap();
+        clients.push(client);
+    }
+    assert!(http_get(daemon.http(), "/healthz").await.contains("200"));
+    assert!(daemon.stops().await.success());
+    assert!(!machine.run_file().exists());
+}
+
+#[tokio::test]
+async fn it_runs_on_when_nobody_reads_what_it_prints() {
+    let machine = Machine::fresh();
+    let mut command = machine.quintet(&["up", "--listen", "127.0.0.1:0"]);
+    // Nothing can be written to what is open for reading alone.
+    command.stdout(std::fs::File::open("/dev/null").unwrap());
+    let mut daemon = command.spawn().unwrap();
+    while !machine.run_file().exists() {
+        tokio::task::yield_now().await;
+    }
+    machine.runs(&["send", "shell", "true"]).await.succeeds();
+    let pid = rustix::process::Pid::from_raw(daemon.id().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(within("it ends", daemon.wait()).await.unwrap().success());
+    assert!(!machine.run_file().exists());
 }
 
 #[tokio::test]

@@ -95,6 +95,17 @@ async fn commands_run_on_the_built_in_worker_and_end_with_their_own_code() {
         .await;
     assert_eq!(piped.succeeds().trim(), "2");
 
+    // The end of the input reaches the shell, however early it comes.
+    for (typed, shown) in [
+        ("", ""),
+        ("echo he''re; exit 3\n", "here"),
+        ("echo he''re\n", "here"),
+    ] {
+        let shell = machine.pipes(typed, &["shell", "local"]).await;
+        assert_eq!(shell.code, Some(if typed.contains("exit") { 3 } else { 0 }));
+        assert!(shell.stdout.contains(shown), "{shell:?}");
+    }
+
     let slow = ["local", "--timeout", "1", "--", "echo first; sleep 60"];
     let timed_out = exec(&machine, &slow).await;
     assert_eq!((timed_out.code, &*timed_out.stdout), (Some(124), "first\n"));

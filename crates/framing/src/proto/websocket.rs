@@ -38,6 +38,8 @@ pub mod close {
     pub const POLICY: u16 = 1008;
     /// A message over the limit.
     pub const TOO_BIG: u16 = 1009;
+    /// No room now.
+    pub const TRY_AGAIN_LATER: u16 = 1013;
 }
 
 /// Which end of a connection this is.
@@ -226,6 +228,11 @@ impl Assembler {
             head: None,
             parts: None,
         }
+    }
+
+    /// From the next frame on messages may have at most `limit` bytes.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
     }
 
     /// The next message that is whole in `arrived`, which is taken from there; `None` until more

@@ -12,6 +12,7 @@ use quintet_channel::proto::v2::SUBPROTOCOL;
 use quintet_channel::server::{Backend, Peer, SOCKET_BUFFER, V1_SOCKET_LIMIT, V2_SOCKET_LIMIT};
 
 use crate::daemon::Runtime;
+use crate::http::is_forwarded;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
@@ -51,7 +52,9 @@ pub(crate) async fn upgrade(
             return refused(StatusCode::UNAUTHORIZED, "the token is not valid\n");
         }
         // v2 needs none: its first frames prove more than a token could, or nothing happens.
-        None if version == Version::V1 && !channel.address.ip().is_loopback() => {
+        None if version == Version::V1
+            && (!channel.address.ip().is_loopback() || is_forwarded(headers)) =>
+        {
             return refused(
                 StatusCode::UNAUTHORIZED,
                 "from another machine the address needs ?token=; `quintet pair` shows it\n",

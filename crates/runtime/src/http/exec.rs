@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{FromRequest as _, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -35,7 +35,7 @@ pub(super) struct Line {
 pub(super) async fn exec(
     State(runtime): State<Arc<Runtime>>,
     headers: HeaderMap,
-    Json(line): Json<Line>,
+    request: Request,
 ) -> Response {
     let instances = runtime.coordinator.instances();
     let instance = bearer(&headers).and_then(|key| instances.owner_of(key));
@@ -45,6 +45,11 @@ pub(super) async fn exec(
     let Some(session) = session else {
         let text = "this is for the `shell` agent and needs the key of an instance of it\n";
         return (StatusCode::UNAUTHORIZED, text).into_response();
+    };
+    // Read for whoever has a key alone.
+    let line = match Json::<Line>::from_request(request, &()).await {
+        Ok(Json(line)) => line,
+        Err(rejection) => return rejection.into_response(),
     };
     let lines = async_stream::stream! {
         let exec = SessionExec {

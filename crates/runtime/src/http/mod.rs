@@ -1,5 +1,6 @@
 //! The one HTTP port.
 
+mod connections;
 mod exec;
 mod sandbox;
 mod tls;
@@ -9,13 +10,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::connect_info::ConnectInfo;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{FromRequestParts as _, Query, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
-use axum::serve::IncomingStream;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -35,24 +35,6 @@ struct PeerAddress {
     local: Option<SocketAddr>,
 }
 
-impl Connected<IncomingStream<'_, tls::PlainListener>> for PeerAddress {
-    fn connect_info(stream: IncomingStream<'_, tls::PlainListener>) -> Self {
-        Self {
-            peer: *stream.remote_addr(),
-            local: stream.io().local_addr().ok(),
-        }
-    }
-}
-
-impl Connected<IncomingStream<'_, tls::TlsListener>> for PeerAddress {
-    fn connect_info(stream: IncomingStream<'_, tls::TlsListener>) -> Self {
-        Self {
-            peer: *stream.remote_addr(),
-            local: stream.io().get_ref().0.local_addr().ok(),
-        }
-    }
-}
-
 /// Serves the port until `stop`, then lets replies under way end.
 pub(crate) async fn serve(
     runtime: Arc<Runtime>,
@@ -60,22 +42,8 @@ pub(crate) async fn serve(
     tls: Option<Arc<rustls::ServerConfig>>,
     stop: CancellationToken,
 ) {
-    let app = router(runtime, &stop).into_make_service_with_connect_info::<PeerAddress>();
-    let served = match tls {
-        Some(config) => {
-            axum::serve(tls::TlsListener::new(listener, config), app)
-                .with_graceful_shutdown(stop.cancelled_owned())
-                .await
-        }
-        None => {
-            axum::serve(tls::PlainListener::new(listener), app)
-                .with_graceful_shutdown(stop.cancelled_owned())
-                .await
-        }
-    };
-    if let Err(error) = served {
-        tracing::error!(%error, "the HTTP server failed");
-    }
+    let app = router(runtime, &stop);
+    connections::serve(listener, tls, app, stop).await;
 }
 
 /// Serves this machine's agents on a port of their own, where the one port speaks TLS.
@@ -84,13 +52,8 @@ pub(crate) async fn serve_agents(
     listener: TcpListener,
     stop: CancellationToken,
 ) {
-    let app = agent_routes(&runtime, &stop).into_make_service();
-    let served = axum::serve(tls::PlainListener::new(listener), app)
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await;
-    if let Err(error) = served {
-        tracing::error!(%error, "the agents' HTTP server failed");
-    }
+    let app = agent_routes(&runtime, &stop);
+    connections::serve(listener, None, app, stop).await;
 }
 
 /// What agents reach with the keys of their instances.
@@ -163,9 +126,12 @@ async fn metrics(
     ConnectInfo(address): ConnectInfo<PeerAddress>,
     headers: HeaderMap,
 ) -> Response {
-    let is_here = address.peer.ip().is_loopback() && channel::asks_for_address(&headers);
+    let is_here = address.peer.ip().to_canonical().is_loopback()
+        && !is_forwarded(&headers)
+        && channel::asks_for_address(&headers);
     if !is_here && !has_token(&headers, &runtime.control_token) {
-        let text = "send the control token as `Authorization: Bearer`\n";
+        let text = "send the token in run/control.token of the daemon's home folder as \
+                    `Authorization: Bearer`\n";
         return (StatusCode::UNAUTHORIZED, text).into_response();
     }
     if let Err(error) = runtime.refresh_metrics().await {
@@ -177,6 +143,16 @@ async fn metrics(
         runtime.metrics.render(),
     )
         .into_response()
+}
+
+/// Whether a proxy says that it passes on what somebody else asked. Then an address of this machine is
+/// the proxy's own, and says nothing of who asks.
+pub(crate) fn is_forwarded(headers: &HeaderMap) -> bool {
+    let named = |name: &HeaderName| {
+        let name = name.as_str();
+        matches!(name, "forwarded" | "via" | "x-real-ip") || name.starts_with("x-forwarded-")
+    };
+    headers.keys().any(named)
 }
 
 fn has_token(headers: &HeaderMap, token: &str) -> bool {

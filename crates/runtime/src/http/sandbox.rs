@@ -12,7 +12,7 @@ use quintet_sandbox::hub::{PeerInfo, loopback};
 use quintet_sandbox::proto::{MAX_MESSAGE, negotiate};
 use quintet_sandbox::socket::{Role, WsSocket};
 
-use super::PeerAddress;
+use super::{PeerAddress, is_forwarded};
 use crate::daemon::Runtime;
 
 /// Upgrades a worker's request. Without a `sandd` version that we know the answer is 400.
@@ -34,6 +34,7 @@ pub(super) async fn upgrade(
         let text = "a worker does not run in a browser\n";
         return (StatusCode::FORBIDDEN, text).into_response();
     }
+    let is_forwarded = is_forwarded(headers);
     let answer = match switching(&request, Some(protocol.name()), Body::empty()) {
         Ok(answer) => answer,
         Err(refusal) => {
@@ -48,7 +49,7 @@ pub(super) async fn upgrade(
     let peer = PeerInfo {
         address: Some(address.peer),
         // Who shows a token is judged by it, wherever they dial from.
-        same_user: token.is_none() && is_same_user(address).await,
+        same_user: token.is_none() && !is_forwarded && is_same_user(address).await,
         token,
     };
     let hub = runtime.workers.hub.clone();

@@ -1,32 +1,17 @@
-//! How the HTTP port accepts connections, with TLS or without.
+//! The certificate that the HTTP port shows.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::serve::Listener;
 use quintet_sandbox::proto::Fingerprint;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use crate::config::TlsFiles;
 use crate::home::write_atomically;
-
-/// Handshakes under way at once; further connections wait in the kernel's queue.
-const MAX_HANDSHAKES: usize = 256;
-
-/// How long a client may take for its handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long accepting pauses after the system refused, for instance for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why TLS can't be served.
 #[derive(Debug, thiserror::Error)]
@@ -107,101 +92,5 @@ fn unusable(path: &Path, reason: String) -> TlsError {
     TlsError::File {
         path: path.to_owned(),
         reason,
-    }
-}
-
-/// Small messages must not wait for the acknowledgement of the one before: with the peer's own
-/// delay that is 40 ms for every command of a worker.
-fn send_at_once(socket: &mut TcpStream) {
-    if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%error, "a connection stays slow");
-    }
-}
-
-/// Accepts connections without TLS.
-pub(crate) struct PlainListener(TcpListener);
-
-impl PlainListener {
-    pub(crate) fn new(tcp: TcpListener) -> Self {
-        Self(tcp)
-    }
-}
-
-impl Listener for PlainListener {
-    type Io = TcpStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let (mut socket, peer) = Listener::accept(&mut self.0).await;
-        send_at_once(&mut socket);
-        (socket, peer)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
-    }
-}
-
-/// Accepts connections and finishes their handshakes side by side: a slow client delays nobody.
-pub(crate) struct TlsListener {
-    tcp: TcpListener,
-    acceptor: TlsAcceptor,
-    handshakes: JoinSet<Option<(TlsStream<TcpStream>, SocketAddr)>>,
-}
-
-impl TlsListener {
-    pub(crate) fn new(tcp: TcpListener, config: Arc<ServerConfig>) -> Self {
-        Self {
-            tcp,
-            acceptor: TlsAcceptor::from(config),
-            handshakes: JoinSet::new(),
-        }
-    }
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            tokio::select! {
-                accepted = self.tcp.accept(), if self.handshakes.len() < MAX_HANDSHAKES => {
-                    match accepted {
-                        Ok((mut socket, peer)) => {
-                            send_at_once(&mut socket);
-                            let handshake = self.acceptor.accept(socket);
-                            self.handshakes.spawn(async move {
-                                let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
-                                match done {
-                                    Ok(Ok(stream)) => Some((stream, peer)),
-                                    Ok(Err(error)) => {
-                                        tracing::debug!(%peer, %error, "TLS handshake failed");
-                                        None
-                                    }
-                                    Err(_) => {
-                                        tracing::debug!(%peer, "TLS handshake took too long");
-                                        None
-                                    }
-                                }
-                            });
-                        }
-                        Err(error) => {
-                            tracing::error!(%error, "the system refuses to accept connections");
-                            tokio::time::sleep(ACCEPT_PAUSE).await;
-                        }
-                    }
-                }
-                Some(done) = self.handshakes.join_next() => {
-                    if let Ok(Some(connection)) = done {
-                        return connection;
-                    }
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.tcp.local_addr()
     }
 }

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -45,6 +45,9 @@ use crate::proto::frame::{FailureCode, JobInfo, Open, Outcome};
 use crate::proto::{Liveness, Protocol};
 use crate::socket::close;
 
+/// Connections whose worker has not registered that are read at once; further ones wait.
+const UNREGISTERED: usize = 1024;
+
 /// How long an authorization may take.
 const AUTHORIZE: Duration = Duration::from_secs(10);
 
@@ -59,6 +62,8 @@ pub struct HubSettings {
     pub slow_reader: Duration,
     /// How long a v1 transfer or the start of a shell may stay without an answer.
     pub patience: Duration,
+    /// How long a connection may take to register its worker.
+    pub registration: Duration,
 }
 
 impl Default for HubSettings {
@@ -68,6 +73,7 @@ impl Default for HubSettings {
             reattach: Duration::from_secs(60),
             slow_reader: Duration::from_secs(30),
             patience: Duration::from_secs(60),
+            registration: Duration::from_secs(10),
         }
     }
 }
@@ -174,6 +180,8 @@ struct Inner {
     registry: Mutex<Registry>,
     changes: watch::Sender<()>,
     links: AtomicU64,
+    /// Of connections whose worker has not registered.
+    unregistered: Arc<Semaphore>,
     epoch: Instant,
     shutdown: CancellationToken,
 }
@@ -195,6 +203,7 @@ impl Hub {
                 registry: Mutex::default(),
                 changes: watch::Sender::new(()),
                 links: AtomicU64::new(0),
+                unregistered: Arc::new(Semaphore::new(UNREGISTERED)),
                 epoch: Instant::now(),
                 shutdown,
             }),

@@ -1,7 +1,8 @@
 //! The task of one connection.
 
-use futures_util::{Sink, Stream, StreamExt as _};
-use tokio::sync::oneshot;
+use futures_util::{Stream, StreamExt as _};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use super::auth::PeerInfo;
@@ -10,22 +11,26 @@ use super::observer::HubEvent as Observed;
 use super::registry::{WorkerInfo, WorkerStatus};
 use super::{Hub, Inner};
 use crate::lanes::{Link, write_loop};
-use crate::proto::{HubEvent, HubSession, Metadata, Names, Protocol, WorkerToHub};
-use crate::socket::{WsError, WsMessage, close};
+use crate::proto::{HubEvent, HubSession, MAX_MESSAGE, Metadata, Names, Protocol, WorkerToHub};
+use crate::socket::{MessageLimit, WsError, WsMessage, WsSocket, close};
+
+/// The longest message of a worker that has not registered.
+const MAX_UNREGISTERED_MESSAGE: usize = 64 * 1024;
 
 impl Hub {
     /// Serves one worker's connection, whose handshake has been done with the result of
     /// [`crate::proto::negotiate`], until it ends.
     ///
-    /// The socket's limit is [`crate::proto::MAX_MESSAGE`]; larger messages end the connection.
+    /// A worker has [`HubSettings::registration`](super::HubSettings::registration) to register, and
+    /// until then its messages are short. Later ones over [`MAX_MESSAGE`] end the connection.
     pub async fn serve_connection(
         &self,
-        socket: impl Stream<Item = Result<WsMessage, WsError>>
-        + Sink<WsMessage, Error = WsError>
-        + Unpin,
+        socket: WsSocket<impl AsyncRead + AsyncWrite + Unpin>,
         peer: PeerInfo,
         protocol: Protocol,
     ) {
+        let limit = socket.limit();
+        limit.set(MAX_UNREGISTERED_MESSAGE);
         let (sink, stream) = socket.split();
         let (link, lanes) = Link::new(self.inner.next_link());
         // One way to close from outside, one towards the writer.
@@ -39,6 +44,8 @@ impl Hub {
             link,
             protocol,
             stale: false,
+            newcomer: None,
+            limit,
         };
         let writer = write_loop(sink, lanes, close_rx);
         tokio::pin!(writer);
@@ -84,6 +91,9 @@ struct Served<'a> {
     link: Link,
     protocol: Protocol,
     stale: bool,
+    /// Its place among those that have not registered.
+    newcomer: Option<OwnedSemaphorePermit>,
+    limit: MessageLimit,
 }
 
 impl Served<'_> {
@@ -91,11 +101,23 @@ impl Served<'_> {
         &mut self,
         mut stream: impl Stream<Item = Result<WsMessage, WsError>> + Unpin,
     ) -> (u16, String) {
+        let too_late = Instant::now() + self.hub.settings.registration;
+        let place = self.hub.unregistered.clone().acquire_owned();
+        let Ok(Ok(place)) = tokio::time::timeout_at(too_late, place).await else {
+            return (
+                close::TRY_AGAIN_LATER,
+                "too many workers are registering".to_owned(),
+            );
+        };
+        self.newcomer = Some(place);
         let mut check = Instant::now() + self.hub.liveness().check_every;
         loop {
             self.send_pending();
             let message = tokio::select! {
                 message = stream.next() => message,
+                () = tokio::time::sleep_until(too_late), if self.newcomer.is_some() => {
+                    return (close::POLICY, "no worker has registered".to_owned());
+                }
                 () = tokio::time::sleep_until(check) => {
                     check = Instant::now() + self.hub.liveness().check_every;
                     if self.check_liveness() {
@@ -204,6 +226,8 @@ impl Served<'_> {
             return Err(self.refuse(id, error.to_string()).await);
         }
         self.stale = false;
+        self.newcomer = None;
+        self.limit.set(MAX_MESSAGE);
         self.session.accept(id.clone());
         // The ack is queued before anybody can find the worker: it must be its first message.
         self.send_pending();

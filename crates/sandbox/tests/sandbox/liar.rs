@@ -200,6 +200,36 @@ async fn a_download_is_as_long_as_its_worker_said() {
     }
 }
 
+#[tokio::test]
+async fn a_connection_that_registers_nobody_is_not_kept() {
+    let settings = HubSettings {
+        registration: Duration::from_millis(200),
+        ..HubSettings::default()
+    };
+    let bed = Bed::with(settings).await;
+    let mut silent = raw_worker(&bed.url(), &["sandd.v1"]).await;
+    let (code, reason) = silent.closed().await.unwrap();
+    assert_eq!((code, &*reason), (1008, "no worker has registered"));
+    let mut raw = raw_worker(&bed.url(), &["sandd.v1"]).await;
+    assert_eq!(raw.register("w").await["success"], true);
+    bed.online("w").await;
+}
+
+#[tokio::test]
+async fn what_comes_before_a_worker_registers_is_short() {
+    let bed = Bed::start().await;
+    let long =
+        || serde_json::json!({ "type": "x", "text": "x".repeat(100_000), "request_id": "i" });
+    let mut raw = raw_worker(&bed.url(), &["sandd.v1"]).await;
+    raw.send(long()).await;
+    let closed = raw.closed().await;
+    assert!(matches!(closed, None | Some((1009, _))), "{closed:?}");
+    let mut raw = raw_worker(&bed.url(), &["sandd.v1"]).await;
+    assert_eq!(raw.register("w").await["success"], true);
+    raw.send(long()).await;
+    assert_eq!(raw.json().await["type"], "error");
+}
+
 /// Version 1 has no other way to tell that a worker will not answer any more.
 #[tokio::test]
 async fn a_worker_that_does_not_answer_is_not_waited_for_for_ever() {

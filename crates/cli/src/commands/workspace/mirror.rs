@@ -22,7 +22,7 @@ use crate::error::{CommandError, ErrorKind};
 const EXAMPLES: &str = "\
 Examples:
   quintet workspace mirror copy --connect /run/project.sock --sandbox-id laptop
-  quintet workspace mirror copy --ws-connect ws://host:3002 --token SECRET --sandbox-id box
+  QUINTET_TOKEN=SECRET quintet workspace mirror copy --ws-connect ws://host:3002 --sandbox-id box
 
 It runs until Ctrl-C or SIGTERM, over as many connections as it takes. What is written here goes to
 the master; what the master refuses is kept, see `quintet workspace conflicts`.";

@@ -30,7 +30,7 @@ use crate::settings;
 const EXAMPLES: &str = "\
 Examples:
   quintet workspace serve ~/project
-  quintet workspace serve . --ws-listen 0.0.0.0:3002 --token SECRET
+  QUINTET_TOKEN=SECRET quintet workspace serve . --ws-listen 0.0.0.0:3002
 
 It runs until Ctrl-C or SIGTERM. Replicas join with `quintet workspace mirror`.";
 
@@ -92,7 +92,7 @@ pub(crate) async fn run(context: &Context, args: ServeArgs) -> Result<ExitCode, 
             return Err(CommandError::usage(format!(
                 "{address} can be reached by others, and anybody could read and write the folder"
             ))
-            .hint("set a token with --token, or listen on 127.0.0.1"));
+            .hint("set a token with QUINTET_TOKEN or --token, or listen on 127.0.0.1"));
         }
         Some(address) => Some(TcpListener::bind(address).await.map_err(|error| {
             CommandError::failed(format!("can't listen on {address}: {error}"))

@@ -4,6 +4,7 @@
 mod agent;
 mod command;
 mod page;
+mod proxy;
 mod replica;
 mod secrets;
 mod worker;
