@@ -21,8 +21,8 @@ use crate::tools::Tools;
 /// How large the conversation may get, in tokens, where the configuration does not say.
 const CONTEXT_TOKENS: u64 = 160_000;
 
-/// The sender of the daemon's own request for a summary, and how that begins.
-const SUMMARY_SENDER: &str = "compaction";
+/// How the daemon's own messages come in, and how its request for a summary begins.
+const DAEMON: &str = "daemon";
 const SUMMARY_REQUEST: &str = "Summarise this conversation";
 
 /// The `coder` agent.
@@ -152,7 +152,7 @@ async fn recall(work: &mut Work<'_>) -> Result<(), TurnError> {
 }
 
 fn is_summary_request(message: &InboundMessage, said: &str) -> bool {
-    message.origin.channel == SUMMARY_SENDER && said.starts_with(SUMMARY_REQUEST)
+    message.origin.channel == DAEMON && said.starts_with(SUMMARY_REQUEST)
 }
 
 /// What the message itself says. A summary that it carries is taken up; one that is carried again,

@@ -19,6 +19,9 @@ const MAX_STEPS: u32 = 250;
 /// How often an answer that broke off before its text is asked for again.
 const RETRIES: u32 = 2;
 
+/// Stands for a conversation that is too long even to be summarised, beside what is kept of it.
+const NO_SUMMARY: &str = "The conversation before this could not be summarised. Look at the files to see how far the work is.";
+
 /// A message that is worked on.
 pub(crate) struct Work<'a> {
     pub(crate) turn: &'a Turn,
@@ -292,15 +295,12 @@ impl Work<'_> {
         Ok(self.turn.text_delta(separated).await?)
     }
 
-    /// Lets a summary stand for the conversation. Where it is too long even for that, what is kept
-    /// does; after any other error it stays as it is, and the person is told.
+    /// Lets a summary stand for the conversation. Without one it stays as it is, and the person is
+    /// told why.
     async fn compact(&mut self) -> Result<(), Stop> {
         let before = self.conversation.tokens();
         let summary = match self.summary().await? {
             Ok(summary) => summary,
-            Err(ModelError::Refused { message, .. }) if is_too_long(&message) => {
-                "The conversation before this could not be summarised. Look at the files to see how far the work is.".to_owned()
-            }
             Err(error) => return Err(self.tell(error).await),
         };
         let patch = self.conversation.compacted(&summary);
@@ -322,6 +322,9 @@ impl Work<'_> {
         let shown = Shown::nothing(self.turn, &mut unseen);
         let answer = match model::ask(self.http, &self.gateway, &request, self.turn, shown).await {
             Ok(answer) => answer,
+            Err(ModelError::Refused { message, .. }) if is_too_long(&message) => {
+                return Ok(Ok(NO_SUMMARY.to_owned()));
+            }
             Err(error) => return Ok(Err(error)),
         };
         self.count(&answer).await?;

@@ -9,6 +9,7 @@ mod admitted;
 mod away;
 mod behind;
 mod channel;
+mod coder;
 mod coherent;
 mod crash;
 mod cut;

@@ -133,7 +133,7 @@ impl Bed {
     pub(crate) fn summary_request() -> InboundMessage {
         InboundMessage {
             origin: Origin {
-                channel: "compaction".into(),
+                channel: "daemon".into(),
                 ..Origin::default()
             },
             ..InboundMessage::text(

@@ -132,6 +132,24 @@ async fn what_is_too_long_to_be_summarised_leaves_what_is_kept() {
 }
 
 #[tokio::test]
+async fn the_daemon_gets_what_is_kept_of_a_conversation_that_is_too_long() {
+    let bed = Bed::new(vec![
+        Reply::text("Begun."),
+        Reply::error(400, "invalid_request_error", "prompt is too long"),
+    ])
+    .await;
+    bed.say(TASK).await;
+    let end = bed.send(Bed::summary_request()).await;
+    assert!(completed(&end), "{end:?}");
+    let summary = bed.text();
+    assert!(
+        summary.contains(TASK) && summary.contains("could not be summarised"),
+        "{summary}"
+    );
+    bed.finish().await;
+}
+
+#[tokio::test]
 async fn the_daemons_summary_keeps_the_task_over_an_empty_state() {
     let bed = Bed::new(vec![
         Reply::text("Begun."),
