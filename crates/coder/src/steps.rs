@@ -10,7 +10,7 @@ use crate::model::{self, GatewayAddress, ModelError, Shown};
 use crate::proto::answer::{Answer, Call};
 use crate::proto::conversation::{Conversation, Patch};
 use crate::proto::kept;
-use crate::proto::prompt::{self, Ask, Thinking};
+use crate::proto::prompt::{self, Ask, MAX_OUTPUT, Thinking};
 use crate::tools::Tools;
 
 /// Model calls for one message; a loop that goes nowhere ends.
@@ -18,6 +18,9 @@ const MAX_STEPS: u32 = 250;
 
 /// How often an answer that broke off before its text is asked for again.
 const RETRIES: u32 = 2;
+
+/// How often in a row the model may go on when an answer was cut off while it worked.
+const CUTS: u32 = 2;
 
 /// Stands for a conversation that is too long even to be summarised, beside what is kept of it.
 const NO_SUMMARY: &str = "The conversation before this could not be summarised. Look at the files to see how far the work is.";
@@ -107,6 +110,7 @@ impl Work<'_> {
     }
 
     async fn steps(&mut self) -> Result<FinishReason, Stop> {
+        let mut cuts = 0;
         for _ in 0..MAX_STEPS {
             if self.turn.cancelled().is_cancelled() {
                 return Ok(FinishReason::Cancelled);
@@ -117,6 +121,13 @@ impl Work<'_> {
             let answer = self.answer().await?;
             let patch = self.conversation.answered(&answer);
             self.save(patch).await?;
+            if answer.cut_in_work && cuts < CUTS {
+                cuts += 1;
+                let patch = self.conversation.cut();
+                self.save(patch).await?;
+                continue;
+            }
+            cuts = 0;
             if answer.calls.is_empty() {
                 let steers = self.steers();
                 if steers.is_empty() {
@@ -145,7 +156,13 @@ impl Work<'_> {
 
     async fn ended(&mut self, answer: &Answer) -> Result<FinishReason, Stop> {
         match answer.stop_reason.as_str() {
-            "max_tokens" => Ok(FinishReason::MaxTokens),
+            "max_tokens" => {
+                self.say(&format!(
+                    "The answer was cut off: it reached the {MAX_OUTPUT} tokens that one answer may have. Say `go on` to have the rest, or ask for less at a time."
+                ))
+                .await?;
+                Ok(FinishReason::MaxTokens)
+            }
             "refusal" if answer.text().is_empty() => {
                 self.say("The model declined to answer this.").await?;
                 Ok(FinishReason::EndTurn)

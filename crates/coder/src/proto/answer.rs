@@ -51,6 +51,8 @@ pub struct Answer {
     pub calls: Vec<Call>,
     /// Why it ended.
     pub stop_reason: String,
+    /// Whether its room ended in a thought or in calls, which are not made then.
+    pub cut_in_work: bool,
     /// What it used.
     pub usage: Usage,
 }
@@ -143,6 +145,7 @@ impl Assembly {
         let stop_reason = self.stop_reason.unwrap_or_else(|| "end_turn".to_owned());
         // Calls of an answer that ran out of room may be cut in their arguments.
         let with_calls = stop_reason != "max_tokens";
+        let cut_in_work = !with_calls && !is_text_alone(&self.blocks);
         let content = kept_blocks(self.blocks, with_calls);
         let calls = content
             .iter()
@@ -157,6 +160,7 @@ impl Assembly {
             content,
             calls,
             stop_reason,
+            cut_in_work,
             usage: self.usage,
         })
     }
@@ -209,10 +213,16 @@ impl Assembly {
     }
 }
 
-/// Blocks that the model may be given back: no empty text, no thought without its signature (the
-/// provider would refuse it), no call without an end.
+/// Whether an answer calls nothing and ends in text.
+fn is_text_alone(blocks: &[Value]) -> bool {
+    let ends_in_text = blocks.last().is_some_and(|block| block["type"] == "text");
+    ends_in_text && blocks.iter().all(|block| block["type"] != "tool_use")
+}
+
+/// Blocks that the model may be given back: no empty text, no call without an end; and what a
+/// provider would refuse the whole conversation for: a thought without its signature or at the end.
 fn kept_blocks(blocks: Vec<Value>, with_calls: bool) -> Vec<Value> {
-    blocks
+    let mut kept: Vec<Value> = blocks
         .into_iter()
         .filter(|block| match block["type"].as_str().unwrap_or_default() {
             "text" => block["text"]
@@ -222,7 +232,15 @@ fn kept_blocks(blocks: Vec<Value>, with_calls: bool) -> Vec<Value> {
             "tool_use" => with_calls && block["input"].is_object(),
             _ => with_calls,
         })
-        .collect()
+        .collect();
+    while kept.last().is_some_and(is_thought) {
+        kept.pop();
+    }
+    kept
+}
+
+fn is_thought(block: &Value) -> bool {
+    block["type"] == "thinking" || block["type"] == "redacted_thinking"
 }
 
 #[cfg(test)]
@@ -309,7 +327,37 @@ mod tests {
         let mut message = message();
         message.stop_reason = "max_tokens".into();
         let (assembly, _) = assemble(&messages_stream(&message, "m").concat());
-        assert!(assembly.finish().unwrap().calls.is_empty());
+        let answer = assembly.finish().unwrap();
+        assert!(answer.calls.is_empty());
+        assert!(answer.cut_in_work);
+        assert_eq!(answer.content.last().unwrap()["text"], "Hello");
+    }
+
+    #[test]
+    fn a_thought_is_never_the_end_of_what_is_kept() {
+        let thought = || Block::Thinking("hm".into(), "sig".into());
+        let text = || Block::Text("Hello".into());
+        for (blocks, kept, cut_in_work) in [
+            (vec![thought()], 0, true),
+            (vec![text(), thought(), thought()], 1, true),
+            (vec![thought(), text()], 2, false),
+        ] {
+            let mut message = Message::new(blocks);
+            message.stop_reason = "max_tokens".into();
+            let (assembly, _) = assemble(&messages_stream(&message, "m").concat());
+            let answer = assembly.finish().unwrap();
+            assert_eq!(
+                (answer.content.len(), answer.cut_in_work),
+                (kept, cut_in_work)
+            );
+        }
+        let (assembly, _) =
+            assemble(&messages_stream(&Message::new(vec![thought()]), "m").concat());
+        let answer = assembly.finish().unwrap();
+        assert!(
+            answer.content.is_empty() && !answer.cut_in_work,
+            "{answer:?}"
+        );
     }
 
     #[test]

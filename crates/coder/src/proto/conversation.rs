@@ -33,6 +33,9 @@ const MAX_BYTES: usize = 5 * 1024 * 1024;
 /// What the model is told of a call whose result got lost.
 const INTERRUPTED: &str = "The agent was interrupted before it saw the result of this call, so what the call did is unknown. Look before you do it again.";
 
+/// What the model is told when its answer ran out of room while it worked.
+const CUT: &str = "[Your last answer reached the length that one answer may have and was cut off. Calls of tools in it were not made. Go on from there in smaller parts: write a large file in several calls, and think less before each.]";
+
 /// The conversation so far.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Conversation {
@@ -142,7 +145,7 @@ impl Conversation {
         patch
     }
 
-    /// Adds an answer; `None` when there is nothing in it.
+    /// Adds an answer; nothing when there is nothing in it.
     pub fn answered(&mut self, answer: &Answer) -> Patch {
         if answer.content.is_empty() {
             return Vec::new();
@@ -163,11 +166,15 @@ impl Conversation {
 
     /// Adds the text of an answer that was broken off.
     pub fn broken_off(&mut self, content: &[Value]) -> Patch {
-        // A thought alone is no message.
-        if !content.iter().any(|block| block["type"] == "text") {
+        if content.is_empty() {
             return Vec::new();
         }
         self.push(json!({ "role": "assistant", "content": content }))
+    }
+
+    /// Tells the model that its answer was cut off while it worked.
+    pub fn cut(&mut self) -> Patch {
+        self.push(user(CUT))
     }
 
     /// Keeps what the person answered to questions, as it was said.
@@ -326,6 +333,7 @@ mod tests {
             content,
             calls: Vec::new(),
             stop_reason: "end_turn".into(),
+            cut_in_work: false,
             usage: Usage {
                 input,
                 output: 5,

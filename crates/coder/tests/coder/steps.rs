@@ -465,3 +465,69 @@ async fn a_model_that_does_not_think_is_asked_without() {
     assert_eq!(bed.asked()[1].body.get("thinking"), None);
     bed.finish().await;
 }
+
+#[tokio::test]
+async fn an_answer_without_room_for_its_calls_goes_on_in_smaller_parts() {
+    let cut = || {
+        let mut message = Message::new(vec![
+            Block::Thinking("a large file".into(), "signed".into()),
+            tool(
+                "t1",
+                "write_file",
+                json!({"path": "a.txt", "content": "half"}),
+            ),
+        ]);
+        message.stop_reason = "max_tokens".into();
+        Reply::Message(message)
+    };
+    let bed = Bed::new(vec![
+        cut(),
+        cut(),
+        Reply::text("Written in parts."),
+        cut(),
+        cut(),
+        cut(),
+        Reply::text("Going on."),
+    ])
+    .await;
+    let end = bed.say("write it").await;
+    assert_eq!(ended(&end), &FinishReason::EndTurn);
+    assert_eq!(bed.text(), "Written in parts.");
+    let asked = bed.asked();
+    let told = last_block(&asked[1]);
+    let told = told["text"].as_str().unwrap();
+    assert!(told.contains("were not made"), "{told}");
+    let roles = |at: usize| {
+        let messages = messages(&asked[at]);
+        let roles = messages.iter().map(|it| it["role"].as_str().unwrap());
+        roles.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        roles(2),
+        ["user", "user", "user"],
+        "a thought is no message"
+    );
+
+    let end = bed.say("and another").await;
+    assert_eq!(ended(&end), &FinishReason::MaxTokens);
+    assert!(
+        bed.text().contains("The answer was cut off"),
+        "{}",
+        bed.text()
+    );
+    assert_eq!(ended(&bed.say("go on").await), &FinishReason::EndTurn);
+    bed.finish().await;
+}
+
+#[tokio::test]
+async fn a_text_without_room_for_its_end_is_said_to_be_cut_off() {
+    let mut message = Message::new(vec![Block::Text("Once upon a".into())]);
+    message.stop_reason = "max_tokens".into();
+    let bed = Bed::new(vec![Reply::Message(message)]).await;
+    let end = bed.say("tell a story").await;
+    assert_eq!(ended(&end), &FinishReason::MaxTokens);
+    let text = bed.text();
+    let rest = text.strip_prefix("Once upon a\n\n").unwrap();
+    assert!(rest.contains("Say `go on`"), "{rest}");
+    bed.finish().await;
+}
