@@ -221,6 +221,7 @@ pub async fn run<A: Agent>(env: AgentEnv, agent: A) -> Result<(), SdkError> {
         queue: VecDeque::new(),
         turns: JoinSet::new(),
         current: None,
+        shutdown: CancellationToken::new(),
         outputs: format!("out_{}", uuid::Uuid::now_v7().simple()),
         begun: 0,
     };
@@ -280,6 +281,8 @@ struct Serving<A> {
     queue: VecDeque<InboundMessage>,
     turns: JoinSet<(FinishReason, Completion)>,
     current: Option<Current>,
+    /// Ends the running message with the process; its own token is a child of this one.
+    shutdown: CancellationToken,
     /// What the ids of this process's outputs begin with: no other process has them.
     outputs: String,
     begun: u64,
@@ -296,9 +299,7 @@ impl<A: Agent> Serving<A> {
                 }
             };
             if let Some(reason) = reason {
-                if let Some(current) = &self.current {
-                    current.cancel.cancel();
-                }
+                self.shutdown.cancel();
                 while let Some(ended) = self.turns.join_next().await {
                     self.queue.clear();
                     self.finish(ended.ok()).await;
@@ -359,7 +360,7 @@ impl<A: Agent> Serving<A> {
         };
         let (steers, steered) = mpsc::channel(STEER_QUEUE);
         let unread: turn::Steers = Arc::new(tokio::sync::Mutex::new(steered));
-        let cancel = CancellationToken::new();
+        let cancel = self.shutdown.child_token();
         self.begun += 1;
         let output_id = format!("{}_{}", self.outputs, self.begun);
         let turn = Turn::new(
@@ -368,6 +369,7 @@ impl<A: Agent> Serving<A> {
             message.id.clone(),
             unread.clone(),
             cancel.clone(),
+            self.shutdown.clone(),
         );
         self.current = Some(Current {
             output_id,

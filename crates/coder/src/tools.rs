@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use crate::mcp::Mcp;
 use crate::proto::answer::Call;
-use crate::proto::conversation;
+use crate::proto::conversation::{self, INTERRUPTED};
 use crate::proto::tool::{Outcome, Toolbox};
 use crate::skills::Skills;
 
 /// Calls at once; more wait for one to end.
 const AT_ONCE: usize = 8;
 
-/// What the model is told of a call that the person stopped.
+/// What the model is told of a call that was stopped: a person does that, and a budget.
 const CANCELLED: &str =
-    "The person cancelled before this call ended; what it did until then is unknown.";
+    "The message was cancelled before this call ended; what it did until then is unknown.";
 
 /// The tools of a turn.
 #[derive(Debug)]
@@ -63,7 +63,10 @@ impl Tools {
             let outcome = match outcome {
                 Some(outcome) => outcome,
                 None => {
-                    let outcome = Outcome::failed(CANCELLED);
+                    let outcome = Outcome::failed(match turn.shuts_down() {
+                        true => INTERRUPTED,
+                        false => CANCELLED,
+                    });
                     report(turn, call, &outcome, Duration::ZERO).await?;
                     outcome
                 }

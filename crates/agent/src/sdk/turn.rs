@@ -60,6 +60,7 @@ pub struct Turn {
     message_id: MessageId,
     steers: Steers,
     cancel: CancellationToken,
+    shutdown: CancellationToken,
 }
 
 impl Turn {
@@ -69,6 +70,7 @@ impl Turn {
         message_id: MessageId,
         steers: Steers,
         cancel: CancellationToken,
+        shutdown: CancellationToken,
     ) -> Self {
         Self {
             session,
@@ -76,6 +78,7 @@ impl Turn {
             message_id,
             steers,
             cancel,
+            shutdown,
         }
     }
 
@@ -101,6 +104,11 @@ impl Turn {
     /// Fires when the message is to be ended.
     pub fn cancelled(&self) -> &CancellationToken {
         &self.cancel
+    }
+
+    /// Whether it is to be ended because the process is, and not for its own sake.
+    pub fn shuts_down(&self) -> bool {
+        self.shutdown.is_cancelled()
     }
 
     /// Sends any element.

@@ -31,7 +31,7 @@ const IMAGE_TOKENS: u64 = 1600;
 const MAX_BYTES: usize = 5 * 1024 * 1024;
 
 /// What the model is told of a call whose result got lost.
-const INTERRUPTED: &str = "The agent was interrupted before it saw the result of this call, so what the call did is unknown. Look before you do it again.";
+pub const INTERRUPTED: &str = "The agent was interrupted before it saw the result of this call, so what the call did is unknown. Look before you do it again.";
 
 /// What the model is told when its answer ran out of room while it worked.
 const CUT: &str = "[Your last answer reached the length that one answer may have and was cut off. Calls of tools in it were not made. Go on from there in smaller parts: write a large file in several calls, and think less before each.]";

@@ -531,3 +531,26 @@ async fn a_text_without_room_for_its_end_is_said_to_be_cut_off() {
     assert!(rest.contains("Say `go on`"), "{rest}");
     bed.finish().await;
 }
+
+#[tokio::test]
+async fn a_call_that_the_end_of_the_process_cut_off_was_cancelled_by_nobody() {
+    let bed = Bed::new(vec![
+        Reply::tool("t1", "exec", json!({"command": "wait for ever"})),
+        Reply::text("I looked again."),
+    ])
+    .await;
+    let stop = async {
+        bed.tools.called(1).await;
+        bed.agent.shutdown("reload").await;
+    };
+    let (_, ()) = tokio::join!(bed.say("run it"), stop);
+    let end = bed.say("and?").await;
+    assert_eq!(ended(&end), &FinishReason::EndTurn);
+    let result = messages(&bed.asked()[1])[2]["content"][0]["content"].clone();
+    let result = result.as_str().unwrap();
+    assert!(
+        result.contains("interrupted") && !result.contains("cancelled"),
+        "{result}"
+    );
+    bed.finish().await;
+}
