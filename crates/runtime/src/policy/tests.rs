@@ -525,6 +525,71 @@ fn options_before_a_subcommand_hide_it_from_no_rule() {
     assert_eq!(action(&asking, &command("git -C sub status")), Allow);
 }
 
+/// A line that has another program run a command runs it too.
+#[test]
+fn a_setting_that_is_a_command_is_one() {
+    let rules = [rule(Deny, &[("command", "rm **")])];
+    for (line, want) in [
+        ("GIT_EXTERNAL_DIFF='rm x' git diff", Deny),
+        ("env GIT_EXTERNAL_DIFF='rm x' git diff", Deny),
+        (
+            "GIT_SSH_COMMAND='rm x; false' git ls-remote ssh://x/y",
+            Deny,
+        ),
+        ("export GIT_PAGER='rm x'; git log", Deny),
+        ("PAGER='rm x'; git log", Deny),
+        ("EDITOR='sh -c \"rm x\"' git commit", Deny),
+        ("sudo VISUAL='rm x' crontab", Deny),
+        ("PROMPT_COMMAND='rm x' bash", Deny),
+        ("CC='rm x' make", Deny),
+        ("GIT_PAGER=\"$x\" git log", Ask),
+        ("for GIT_PAGER in rm; do git log; done", Ask),
+        ("read GIT_PAGER; export GIT_PAGER; git log", Ask),
+        ("BASH_ENV=x bash -c ls", Ask),
+        ("ENV=./x sh -ic ls", Ask),
+        ("LD_PRELOAD=./x.so ls", Ask),
+        (
+            "GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=core.pager git log",
+            Ask,
+        ),
+        ("GIT_CONFIG_GLOBAL=x git log", Ask),
+        ("git config diff.external 'rm x' && git diff", Deny),
+        ("git -C sub config --global core.fsmonitor 'rm x'", Deny),
+        ("git config set diff.a.b.textconv 'rm x'", Deny),
+        ("git config core.pager \"$x\"", Ask),
+        ("git config alias.x '!rm x'", Ask),
+        ("git config rename-section a core", Ask),
+        // Everyday lines.
+        ("FOO=1 make", Allow),
+        ("CC=gcc CXX='ccache g++' make", Allow),
+        ("RUSTC_WRAPPER= cargo build", Allow),
+        ("PAGER=cat git log", Allow),
+        ("GIT_EDITOR=true git rebase --continue", Allow),
+        ("GIT_AUTHOR_NAME=me GIT_TERMINAL_PROMPT=0 git commit", Allow),
+        (
+            "GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 git log",
+            Allow,
+        ),
+        ("ENV=production npm start", Allow),
+        ("PYTHONPATH=src LD_LIBRARY_PATH=lib pytest", Allow),
+        ("NODE_OPTIONS=--max-old-space-size=4096 npm test", Allow),
+        ("MAKEFLAGS=-j4 make", Allow),
+        ("export EDITOR=nano", Allow),
+        ("git config user.name 'A B'", Allow),
+        ("git config core.pager", Allow),
+        ("git config core.pager cat", Allow),
+        ("git config core.fsmonitor true", Allow),
+        ("git config core.hooksPath .githooks", Allow),
+        ("git config credential.helper store", Allow),
+        ("git config alias.st status", Allow),
+        ("git config --get-regexp 'core.*'", Allow),
+    ] {
+        let verdict = decide(&rules, &command(line));
+        assert_eq!(verdict.decision.action, want, "{line}: {verdict:?}");
+        assert_eq!(action(&[], &command(line)), Allow, "{line}");
+    }
+}
+
 fn words() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         "[a-z]{1,6}",

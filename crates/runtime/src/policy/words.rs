@@ -64,8 +64,8 @@ pub(super) enum Access {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Simple {
     pub(super) words: Vec<Word>,
-    /// Variables that are set for it, or by it when there are no words.
-    pub(super) assigned: Vec<String>,
+    /// Variables that are set for it, or by it when there are no words, and what to.
+    pub(super) assigned: Vec<(String, Word)>,
     pub(super) redirects: Vec<(Access, Word)>,
     /// Text that is set for later holds a substitution: what computes with it runs that.
     pub(super) keeps_code: bool,
@@ -306,7 +306,7 @@ impl Reader {
                             return Err(Unreadable::Construct("an array"));
                         }
                         command.keeps_code |= word.keeps_code();
-                        command.assigned.push(name);
+                        command.assigned.push((name, word.value()));
                         continue;
                     }
                     match word.raw.as_str() {
@@ -329,7 +329,9 @@ impl Reader {
                 return Err(Unreadable::Construct("`for` without `in`"));
             }
             let variable = command.words.first().and_then(Word::exact);
-            command.assigned.extend(variable);
+            command
+                .assigned
+                .extend(variable.map(|name| (name, Word::anything())));
             command.keeps_code |= command.words.iter().any(Word::keeps_subscript);
             command.words.clear();
         }

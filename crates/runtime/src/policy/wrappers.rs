@@ -7,6 +7,7 @@
 mod options;
 mod programs;
 mod sed;
+mod settings;
 mod shells;
 
 use super::words::{Access, Piece, Simple, Unreadable, Word, read_nested};
@@ -94,10 +95,11 @@ impl Found {
     }
 
     fn simple(&mut self, command: Simple, depth: usize) -> Result<(), Unreadable> {
-        let altering = command.assigned.iter().find(|name| alters(name)).cloned();
+        let altering = altering(&command.assigned);
         if command.keeps_code {
             self.unknown(altering.clone())?;
         }
+        self.set(&command.assigned, depth)?;
         if command.words.is_empty() {
             self.altered_by = graver(self.altered_by.take(), altering);
             if !command.redirects.is_empty() {
@@ -160,12 +162,33 @@ impl Found {
             Some(Program::Unnamed) | None => (Kind::Command, String::new(), Runs::Nothing),
         };
         let name = name.as_str();
-        if let Runs::Words { altering, .. } = &runs {
-            altered_by = altered_by.or_else(|| altering.clone());
+        let mut assigned = set_by(name, rest);
+        let alias = altering(&assigned).or_else(|| altered_for_all(name, rest));
+        if let Runs::Words { assigned: more, .. } = &runs {
+            altered_by = altered_by.or_else(|| altering(more));
+            assigned.extend_from_slice(more);
         }
-        let alias = altered_for_all(name, rest);
         self.push(words.to_vec(), redirects, kind, altered_by.clone())?;
         self.altered_by = graver(self.altered_by.take(), alias);
+        self.set(&assigned, depth)?;
+        self.runs(name, runs, altered_by, depth)
+    }
+
+    /// What the values of variables run.
+    fn set(&mut self, assigned: &[(String, Word)], depth: usize) -> Result<(), Unreadable> {
+        for (variable, value) in assigned {
+            self.runs("", settings::of_variable(variable, value), None, depth)?;
+        }
+        Ok(())
+    }
+
+    fn runs(
+        &mut self,
+        name: &str,
+        runs: Runs,
+        altered_by: Option<String>,
+        depth: usize,
+    ) -> Result<(), Unreadable> {
         match runs {
             Runs::Nothing => Ok(()),
             Runs::Unknown => self.unknown(altered_by),
@@ -196,18 +219,35 @@ fn altered_for_all(name: &str, rest: &[Word]) -> Option<String> {
         // History comes back as commands.
         "set" => rest.iter().any(brings_history).then(|| name.to_owned()),
         "declare" | "typeset" | "local" if has("-n") => Some(name.to_owned()),
+        _ => None,
+    }
+}
+
+/// The variables that words of `export`, `read` and the like set, and what to.
+fn set_by(name: &str, rest: &[Word]) -> Vec<(String, Word)> {
+    match name {
         "export" | "declare" | "typeset" | "readonly" | "local" | "let" => {
-            let names = rest.iter().filter_map(|word| word.prefix().split_once('='));
-            let mut names = names.map(|(name, _)| name.trim_end_matches('+').to_owned());
-            names.find(|name| alters(name))
+            rest.iter().filter_map(assignment).collect()
         }
         "read" | "printf" | "mapfile" | "readarray" | "getopts" => {
             let names = rest.iter().filter_map(Word::exact);
-            let mut names = names.map(|name| name.trim_start_matches("-v").to_owned());
-            names.find(|name| alters(name))
+            let names = names.map(|name| name.trim_start_matches("-v").to_owned());
+            names.map(|name| (name, Word::anything())).collect()
         }
-        _ => None,
+        _ => Vec::new(),
     }
+}
+
+/// The variable that a word sets, and what to.
+fn assignment(word: &Word) -> Option<(String, Word)> {
+    let (name, _) = word.prefix().split_once('=')?;
+    Some((name.trim_end_matches('+').to_owned(), word.value()))
+}
+
+/// The first of some variables that can change what words mean.
+fn altering(assigned: &[(String, Word)]) -> Option<String> {
+    let mut names = assigned.iter().map(|(name, _)| name);
+    names.find(|name| alters(name)).cloned()
 }
 
 fn brings_history(word: &Word) -> bool {
@@ -259,7 +299,8 @@ enum Runs {
     Script(String),
     Words {
         words: Vec<Word>,
-        altering: Option<String>,
+        /// Variables that are set for it, and what to.
+        assigned: Vec<(String, Word)>,
     },
     Several(Vec<Vec<Word>>),
     /// Itself, with these words behind its name in place of those that are written.
@@ -269,7 +310,7 @@ enum Runs {
 fn plain(words: &[Word]) -> Runs {
     Runs::Words {
         words: words.to_vec(),
-        altering: None,
+        assigned: Vec::new(),
     }
 }
 
@@ -350,14 +391,10 @@ fn assigned(words: Option<&[Word]>) -> Runs {
     // Whatever its name is, `env` takes it for one.
     let is_assignment = |word: &&Word| word.prefix().contains('=');
     let names = words.iter().take_while(is_assignment);
-    let altering = names
-        .clone()
-        .filter_map(|word| word.prefix().split_once('='))
-        .map(|(name, _)| name.to_owned())
-        .find(|name| alters(name));
+    let assigned: Vec<_> = names.filter_map(assignment).collect();
     Runs::Words {
-        words: words.get(names.count()..).unwrap_or_default().to_vec(),
-        altering,
+        words: words.get(assigned.len()..).unwrap_or_default().to_vec(),
+        assigned,
     }
 }
 

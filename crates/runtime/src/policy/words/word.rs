@@ -51,6 +51,23 @@ impl Word {
         }
     }
 
+    /// What stands behind the first `=`, of a word that sets something.
+    pub(in crate::policy) fn value(&self) -> Self {
+        let Some((Piece::Literal(text), rest)) = self.pieces.split_first() else {
+            return Self::anything();
+        };
+        let Some((_, value)) = text.split_once('=') else {
+            return Self::anything();
+        };
+        let mut pieces = vec![Piece::Literal(value.to_owned())];
+        pieces.extend_from_slice(rest);
+        let raw = self.raw.split_once('=').map_or("", |(_, raw)| raw);
+        Self {
+            raw: raw.to_owned(),
+            pieces,
+        }
+    }
+
     /// Whether it may become several words, whatever they are.
     pub(in crate::policy) fn injects(&self) -> bool {
         self.pieces.contains(&Piece::Splits)

@@ -5,7 +5,7 @@
 //! is not looked at either, but it is named, as the script of a shell is.
 
 use super::options::{self, Options};
-use super::{Runs, Word, found, is_input, sed, unknown_if};
+use super::{Runs, Word, found, is_input, sed, settings, unknown_if};
 
 /// What a program that is no wrapper runs beside itself.
 pub(super) fn runs(name: &str, rest: &[Word]) -> Runs {
@@ -388,10 +388,7 @@ fn git(rest: &[Word]) -> Runs {
         "submodule" => {
             return unknown_if(arguments.iter().any(|word| is_one_of(word, &["foreach"])));
         }
-        "config" => {
-            let kept = |word: &Word| word.prefix().starts_with('!') || word.exact().is_none();
-            return unknown_if(arguments.iter().any(kept));
-        }
+        "config" => return settings::of_git_config(arguments),
         "rebase" => ("x", &["--exec"]),
         "difftool" => ("x", &["--extcmd"]),
         "grep" => ("O", &["--open-files-in-pager"]),
