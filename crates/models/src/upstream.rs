@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use reqwest::{Client, Response};
 
-use crate::proto::fault::{Fault, FaultKind, provider_words, without_secret};
+use crate::proto::fault::{Fault, FaultKind, meant_by, provider_words, without_secret};
 use crate::proto::meter::{Meter, Seen, estimated};
 use crate::proto::provider::{Provider, Route};
 use crate::proto::request::Request;
@@ -249,9 +249,10 @@ impl Upstream {
         let code = response.status().as_u16();
         // Its words are worth having; that they can't be had changes nothing.
         let body = self.whole(response, MAX_ERROR_BODY).await;
+        let body = body.unwrap_or_default();
         FaultKind::Status {
-            code,
-            message: provider_words(&body.unwrap_or_default()),
+            code: meant_by(code, &body),
+            message: provider_words(&body),
             retry_after,
         }
     }

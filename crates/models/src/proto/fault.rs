@@ -271,6 +271,23 @@ pub fn provider_words(body: &[u8]) -> String {
     clip(&words.replace(['\n', '\r'], " "))
 }
 
+/// Whether an error of that type or code is about an account without money.
+pub fn is_unpaid(name: &str) -> bool {
+    matches!(name, "insufficient_quota" | "billing_error")
+}
+
+/// The status that an error stands for: an empty account also comes as too many requests, which no
+/// wait helps against.
+pub fn meant_by(status: u16, body: &[u8]) -> u16 {
+    let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    let names = ["/error/type", "/error/code"];
+    let mut names = names.iter().filter_map(|it| json.pointer(it)?.as_str());
+    match names.any(is_unpaid) {
+        true => 402,
+        false => status,
+    }
+}
+
 /// A key that is shorter is none: servers of one's own are given words such as `x` or `none`, and
 /// an answer without those would be no answer.
 const SHORTEST_SECRET: usize = 8;

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Format;
+use super::fault::is_unpaid;
 use super::sse::Event;
 use super::usage::Usage;
 
@@ -186,7 +187,7 @@ fn error(error: Option<&Value>) -> Seen {
         "permission_error" => 403,
         "not_found_error" => 404,
         "request_too_large" => 413,
-        "insufficient_quota" | "billing_error" => 402,
+        name if is_unpaid(name) => 402,
         _ => number
             .and_then(|code| u16::try_from(code).ok())
             .filter(|code| (400..600).contains(code))

@@ -420,6 +420,24 @@ async fn busy_providers_are_asked_again() {
 }
 
 #[tokio::test]
+async fn an_empty_account_is_not_waited_for() {
+    let empty = || {
+        Reply::Status {
+        code: 429,
+        headers: Vec::new(),
+        body: r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#.into(),
+    }
+    };
+    let server = TestServer::start(vec![empty(), Reply::text("never")]).await;
+    let bed = Bed::new(vec![provider("p", ProviderKind::OpenAi, &server)]).await;
+    let response = bed.messages(&ask(false)).await;
+    assert_eq!(response.status(), 403);
+    let said = response.text().await.unwrap();
+    assert!(said.contains("Add credit"), "{said}");
+    assert_eq!(server.received().len(), 1);
+}
+
+#[tokio::test]
 async fn retry_after_is_respected() {
     let server = TestServer::start(vec![limited("0.3"), Reply::text("ok")]).await;
     let bed = Bed::new(vec![provider("p", ProviderKind::Anthropic, &server)]).await;
