@@ -37,14 +37,22 @@ pub struct CallRecord {
 
 /// Keys, budgets and books, which the daemon has.
 pub trait Access: Send + Sync + 'static {
+    /// Leave for one call, held until what it used is booked.
+    type Leave: Send + Sync + 'static;
+
     /// The owner of a key; `None` for a key that is unknown or whose instance has ended.
     fn caller(&self, key: &str) -> Option<Caller>;
 
     /// The providers as they are configured now.
     fn providers(&self) -> Arc<Providers>;
 
-    /// Whether another call may be made; a refusal is a sentence that the person will read.
-    fn admit(&self, caller: &Caller) -> impl Future<Output = Result<(), String>> + Send;
+    /// Whether another call may be made, that is expected to cost `at_most`; a refusal is a sentence
+    /// that the person will read. May wait for calls that run.
+    fn admit(
+        &self,
+        caller: &Caller,
+        at_most: Decimal,
+    ) -> impl Future<Output = Result<Self::Leave, String>> + Send;
 
     /// Hears that a model of the list answers in place of those before it, each with a sentence of
     /// what was wrong with it.

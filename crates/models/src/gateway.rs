@@ -180,11 +180,17 @@ impl<A: Access> Gateway<A> {
             .routes(model, &caller.fallback)
             .await
             .map_err(|error| Refusal::new(404, "not_found_error", error.to_string()))?;
-        self.inner
+        let usage = call.request.at_most();
+        let costs = routes
+            .iter()
+            .map(|route| route.provider.price(&route.model).cost(&usage));
+        let leave = self
+            .inner
             .access
-            .admit(&caller)
+            .admit(&caller, costs.max().unwrap_or_default())
             .await
             .map_err(|sentence| Refusal::new(402, BUDGET_KIND, sentence))?;
+        let leave = Arc::new(leave);
         let mut failed: Vec<Fault> = Vec::new();
         for route in routes {
             let mut attempt = 0u32;
@@ -196,6 +202,7 @@ impl<A: Access> Gateway<A> {
                     self.inner.tasks.clone(),
                     caller.clone(),
                     route.clone(),
+                    Arc::clone(&leave),
                 );
                 let asking = self.inner.upstream.ask(&route, call, booking.asked());
                 let fault = match asking.await {

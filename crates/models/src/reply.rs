@@ -26,6 +26,7 @@ pub(crate) struct Booking<A: Access> {
     tasks: TaskTracker,
     caller: Caller,
     route: Route,
+    leave: Arc<A::Leave>,
     asked: Asked,
     /// As the provider's answer tells it; none before there is one.
     usage: Option<Usage>,
@@ -33,12 +34,19 @@ pub(crate) struct Booking<A: Access> {
 }
 
 impl<A: Access> Booking<A> {
-    pub(crate) fn new(access: Arc<A>, tasks: TaskTracker, caller: Caller, route: Route) -> Self {
+    pub(crate) fn new(
+        access: Arc<A>,
+        tasks: TaskTracker,
+        caller: Caller,
+        route: Route,
+        leave: Arc<A::Leave>,
+    ) -> Self {
         Self {
             access,
             tasks,
             caller,
             route,
+            leave,
             asked: Asked::default(),
             usage: None,
             booked: false,
@@ -83,10 +91,11 @@ impl<A: Access> Booking<A> {
             cost: provider.price(model).cost(&usage),
         };
         let (access, caller) = (Arc::clone(&self.access), self.caller.clone());
-        Some(
-            self.tasks
-                .spawn(async move { access.record(caller, record).await }),
-        )
+        let leave = Arc::clone(&self.leave);
+        Some(self.tasks.spawn(async move {
+            access.record(caller, record).await;
+            drop(leave);
+        }))
     }
 }
 

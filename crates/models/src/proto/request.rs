@@ -8,7 +8,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::Format;
+use super::meter::estimated;
 use super::provider::{Dialect, Route};
+use super::usage::Usage;
+
+/// Tokens of an answer to a request that does not say how long it may be.
+const USUAL_OUTPUT: u64 = 4096;
 
 /// Why a body can't be taken.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +100,18 @@ impl Request {
             return self.bytes.clone();
         }
         self.fields.with(&replaced).into()
+    }
+
+    /// What a call with it is expected to use at the most.
+    pub fn at_most(&self) -> Usage {
+        let said = ["max_completion_tokens", "max_tokens"]
+            .iter()
+            .find_map(|name| self.fields.value(name)?.as_u64());
+        Usage {
+            input: estimated(&self.bytes),
+            output: said.unwrap_or(USUAL_OUTPUT),
+            ..Usage::default()
+        }
     }
 
     fn options_with_usage(&self) -> String {

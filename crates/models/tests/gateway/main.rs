@@ -34,6 +34,8 @@ struct Books {
 }
 
 impl Access for Books {
+    type Leave = ();
+
     fn caller(&self, key: &str) -> Option<Caller> {
         (key == KEY).then(|| Caller {
             instance: "coder-1".into(),
@@ -48,7 +50,7 @@ impl Access for Books {
         Arc::clone(&self.providers)
     }
 
-    async fn admit(&self, _: &Caller) -> Result<(), String> {
+    async fn admit(&self, _: &Caller, _: Decimal) -> Result<(), String> {
         match self.budget.lock().unwrap().clone() {
             Some(sentence) => Err(sentence),
             None => Ok(()),

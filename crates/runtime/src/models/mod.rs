@@ -8,6 +8,7 @@
 
 mod keys;
 mod providers;
+mod running;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::turns::{Instances, OpenTurns, agent_of, session_of};
 pub(crate) use keys::AgentDoor;
 pub use providers::providers_of;
 pub(crate) use providers::{default_model, is_set};
+use running::{Leave, Running};
 
 /// The gateway as the daemon serves it.
 pub(crate) type ModelGateway = Gateway<ModelAccess>;
@@ -42,6 +44,7 @@ pub(crate) fn gateway(
         instances,
         turns,
         door,
+        running: Arc::default(),
     };
     Gateway::new(Arc::new(access), GatewayOptions::default())
 }
@@ -62,6 +65,7 @@ pub(crate) struct ModelAccess {
     instances: Instances,
     turns: Arc<OpenTurns>,
     door: AgentDoor,
+    running: Arc<Running>,
 }
 
 impl ModelAccess {
@@ -69,14 +73,33 @@ impl ModelAccess {
         self.instances.config()
     }
 
-    async fn check(&self, caller: &Caller) -> Result<(), String> {
-        let config = self.config();
-        let Some(budget) = config.agents.get(&caller.agent).map(|agent| agent.budget) else {
-            return Ok(());
-        };
-        if budget.turn.is_none() && budget.day.is_none() {
-            return Ok(());
+    /// Leave for a call by what the budgets have left. One that may not fit beside those that run
+    /// waits until they are booked: it is refused for what was spent, never for what might be.
+    async fn leave(&self, caller: &Caller, at_most: Decimal) -> Result<Leave, String> {
+        loop {
+            let ended = self.running.ended();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if let Some(leave) = self.leave_now(caller, at_most).await? {
+                return Ok(leave);
+            }
+            ended.await;
         }
+    }
+
+    async fn leave_now(&self, caller: &Caller, at_most: Decimal) -> Result<Option<Leave>, String> {
+        let config = self.config();
+        let budget = config.agents.get(&caller.agent).map(|agent| agent.budget);
+        let budget = budget.filter(|budget| budget.turn.is_some() || budget.day.is_some());
+        let Some(budget) = budget else {
+            return Ok(Some(self.running.begin(caller, at_most)));
+        };
+        let limits = quintet_agent::Budget {
+            turn: budget.turn,
+            day: budget.day,
+        };
+        // Two that looked at once would both fit.
+        let _alone = self.running.admitting.lock().await;
         let turn = self.turns.spent_by(&caller.instance).await;
         let open = self.turns.spent_by_agent(&caller.agent).await;
         let (agent, day) = (caller.agent.clone(), today());
@@ -85,27 +108,28 @@ impl ModelAccess {
             .read(move |connection| usage::of_agent_on(connection, &agent, &day))
             .await
             .map_err(|error| format!("the budget can't be checked: {error}"))?;
-        let limits = quintet_agent::Budget {
-            turn: budget.turn,
-            day: budget.day,
-        };
-        limits
-            .check(turn, booked.saturating_add(open))
-            .map_err(|exceeded| {
-                let agent = &caller.agent;
-                match exceeded {
-                    quintet_agent::BudgetExceeded::Turn { .. } => {
-                        format!("{exceeded}; raise agents.{agent}.budget.turn or ask for less")
-                    }
-                    quintet_agent::BudgetExceeded::Day { .. } => format!(
-                        "{exceeded}; raise agents.{agent}.budget.day or wait until tomorrow (UTC)"
-                    ),
+        let day = booked.saturating_add(open);
+        limits.check(turn, day).map_err(|exceeded| {
+            let agent = &caller.agent;
+            match exceeded {
+                quintet_agent::BudgetExceeded::Turn { .. } => {
+                    format!("{exceeded}; raise agents.{agent}.budget.turn or ask for less")
                 }
-            })
+                quintet_agent::BudgetExceeded::Day { .. } => format!(
+                    "{exceeded}; raise agents.{agent}.budget.day or wait until tomorrow (UTC)"
+                ),
+            }
+        })?;
+        let turn = turn.saturating_add(self.running.of_instance(&caller.instance));
+        let day = day.saturating_add(self.running.of_agent(&caller.agent));
+        let fits = limits.check(turn, day).is_ok();
+        Ok(fits.then(|| self.running.begin(caller, at_most)))
     }
 }
 
 impl Access for ModelAccess {
+    type Leave = Leave;
+
     fn caller(&self, key: &str) -> Option<Caller> {
         let instance = self.door.owner(key)?;
         let handle = self.instances.find(instance.as_str())?;
@@ -127,8 +151,8 @@ impl Access for ModelAccess {
         Arc::new(providers_of(&self.config()))
     }
 
-    async fn admit(&self, caller: &Caller) -> Result<(), String> {
-        self.check(caller).await
+    async fn admit(&self, caller: &Caller, at_most: Decimal) -> Result<Leave, String> {
+        self.leave(caller, at_most).await
     }
 
     async fn went_on(&self, caller: &Caller, failed: &[(String, String)], to: &str) {

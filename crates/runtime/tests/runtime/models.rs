@@ -111,6 +111,42 @@ async fn a_budget_refuses_the_call_that_comes_after_it_is_used_up() {
     daemon.stop().await;
 }
 
+/// A client that calls models itself, as a program of an agent's does.
+fn http() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+        .no_proxy()
+        .tls_certs_only([])
+        .build()
+        .expect("a client")
+}
+
+#[tokio::test]
+async fn calls_at_the_same_time_share_what_a_budget_has_left() {
+    let server = TestServer::answering(|_| answer("one")).await;
+    let config = format!("budget = {{ day = \"0.5\" }}\n{}", provider(&server));
+    let daemon = TestDaemon::start_with(&config).await;
+    let mut client = daemon.client().await;
+    let events = run(&mut client, script(&[r#"{"show": "config"}"#])).await;
+    let config: Value = serde_json::from_str(&text_of(&events)).expect("JSON");
+    let text = |key: &str| config[key].as_str().expect("told").to_owned();
+    let url = format!("{}/v1/messages", text("ensemble_url"));
+    let (http, key) = (http(), text("ensemble_api_key"));
+    // 0.2 at the most, as the answers cost.
+    let body = r#"{"model":"m1","max_tokens":20000,"messages":[]}"#;
+    let calls = (0..10).map(|_| async {
+        let request = http.post(&url).bearer_auth(&key).body(body);
+        request.send().await.expect("answered").status().as_u16()
+    });
+    let statuses = futures_util::future::join_all(calls).await;
+    let answered = statuses.iter().filter(|status| **status == 200).count();
+    let refused = statuses.iter().filter(|status| **status == 402).count();
+    assert_eq!((answered, refused), (3, 7), "{statuses:?}");
+    let stats = client.get_stats().await.expect("shows");
+    assert_eq!(stats.cost, "0.6", "one call beyond what was left");
+    daemon.stop().await;
+}
+
 #[tokio::test]
 async fn a_key_dies_with_its_instance() {
     let server = TestServer::start(vec![answer("mine"), answer("outside")]).await;
@@ -121,12 +157,7 @@ async fn a_key_dies_with_its_instance() {
     let text = |key: &str| config[key].as_str().expect("told").to_owned();
     assert_eq!(text("model"), "m1");
     let url = format!("{}/v1/messages", text("ensemble_url"));
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let http = reqwest::Client::builder()
-        .no_proxy()
-        .tls_certs_only([])
-        .build()
-        .expect("a client");
+    let http = http();
     let call = async |key: &str| {
         let body = r#"{"model":"m1","max_tokens":1,"messages":[]}"#;
         let request = http.post(&url).bearer_auth(key).body(body);
