@@ -20,6 +20,7 @@ use rust_decimal::Decimal;
 use serde_json::json;
 
 use crate::config::Config;
+use crate::journal::{Entry, Kind};
 use crate::sessions::usage;
 use crate::store::Db;
 use crate::turns::{Instances, OpenTurns, agent_of, session_of};
@@ -190,9 +191,16 @@ impl Access for ModelAccess {
             // No turn is running, or it has just ended: the money is spent all the same.
             Ok(false) => {
                 let (session, agent) = (caller.session, caller.agent);
+                let mut data = serde_json::to_value(used).unwrap_or_default();
+                data["call"] = told;
+                let row = Entry::new(Kind::Usage, &data).in_session(session);
                 self.db
-                    .write(move |tx| usage::add_outside(tx, session, &agent, &used))
+                    .write(move |tx| {
+                        usage::add_outside(tx, session, &agent, &used)?;
+                        tx.append(row.clone())
+                    })
                     .await
+                    .map(drop)
             }
             Err(error) => Err(error),
         };

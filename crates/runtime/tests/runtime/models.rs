@@ -170,8 +170,16 @@ async fn a_key_dies_with_its_instance() {
         "0.2",
         "booked without a turn"
     );
-    assert_eq!(call("qk-another").await, 401);
     let session = session_of(&events);
+    let journal = daemon.journal(Some(session)).await;
+    let used = journal.iter().find(|event| event.kind == "usage");
+    let used = &used.expect("written without a turn").data;
+    let used: Value = serde_json::from_str(used).expect("JSON");
+    assert_eq!(
+        (&used["cost"], &used["call"]["model"]),
+        (&"0.2".into(), &"m1".into())
+    );
+    assert_eq!(call("qk-another").await, 401);
     client.kill(KillMsg { session }).await.expect("there");
     assert_eq!(call(&key).await, 401);
     daemon.stop().await;
