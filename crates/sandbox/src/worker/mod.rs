@@ -12,6 +12,7 @@ mod copy;
 mod core;
 mod delivery;
 mod download;
+mod git;
 mod job;
 mod jobs;
 mod load;
@@ -199,6 +200,12 @@ impl Inner {
             make_temp(&temp).map_err(StartError::Isolation)?;
             config.env.retain(|(name, _)| name != "TMPDIR");
             config.env.push(("TMPDIR".into(), temp.into()));
+        }
+        if let Some(isolation) = config.isolation.as_mut().filter(|it| it.confine) {
+            let folder = config.spool_dir.with_file_name("git");
+            if let Err(error) = git::hand_over(folder, &mut config.env, isolation).await {
+                tracing::warn!(%error, "git's settings are not copied; commands have none");
+            }
         }
         let (spawner, features) = match &config.isolation {
             Some(isolation) => {

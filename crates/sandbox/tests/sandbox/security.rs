@@ -270,6 +270,52 @@ fn outside() -> tempfile::TempDir {
 }
 
 #[tokio::test]
+async fn git_works_in_a_confined_command_with_the_users_name_and_no_secret() {
+    let bed = Bed::start().await;
+    let outside = outside();
+    let home = outside.path().join("home");
+    std::fs::create_dir_all(home.join(".config/git")).unwrap();
+    for (path, text) in [
+        (
+            ".gitconfig",
+            "[user]\n\tname = A \\\"B\\\" C\n[include]\n\tpath = work\n\
+             [http]\n\textraHeader = s3cret\n[credential]\n\thelper = store\n",
+        ),
+        ("work", "[user]\n\temail = a@example.org\n"),
+        (".config/git/ignore", "*.o\n"),
+        (".git-credentials", "s3cret"),
+    ] {
+        std::fs::write(home.join(path), text).unwrap();
+    }
+    let mut config = bed.config("w");
+    config.root = outside.path().join("root");
+    std::fs::create_dir(&config.root).unwrap();
+    config.env.retain(|(name, _)| name != "HOME");
+    config.env.push(("HOME".into(), home.into()));
+    config.isolation = Some(isolation(Limits::default(), Network::On));
+    let _worker = bed.worker_with(config).await;
+    let output = run(
+        &bed,
+        "w",
+        command(
+            "git init -q . && touch a.o b && git status -s && git add . && git commit -qm x && \
+             git log --format='%an <%ae>' && git config --list",
+        ),
+    )
+    .await;
+    let said = text(&output.stdout);
+    assert_eq!(output.outcome, ExecOutcome::Exited(0), "{output:?}");
+    let begins = "?? b\nA \"B\" C <a@example.org>\n";
+    assert!(said.starts_with(begins), "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
+    let landlocked = |feature: &Feature| feature.name == "landlock" && feature.available;
+    if probe(Network::On).iter().any(landlocked) {
+        let output = run(&bed, "w", command("cat ~/.git-credentials ~/.gitconfig")).await;
+        assert_ne!(output.outcome, ExecOutcome::Exited(0), "{output:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_confined_command_writes_only_where_it_may() {
     let bed = Bed::start().await;
     let outside = outside();
