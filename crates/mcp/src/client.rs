@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::process::Process;
+use crate::reach::{not_begun, unanswered};
 use crate::tool::{Content, MAX_RESULT, ToolOutcome, ToolSpec};
 
 /// What separates a server's name from its tool's.
@@ -397,7 +398,7 @@ impl Server {
                     _ => state
                         .failed
                         .as_ref()
-                        .map_or_else(|| error.to_string(), |(_, reason)| reason.clone()),
+                        .map_or_else(|| unanswered(&error), |(_, reason)| reason.clone()),
                 };
                 Err(CallError::Crashed {
                     server: self.name.clone(),
@@ -489,14 +490,18 @@ impl Server {
                         let words = process.last_words().await;
                         process.end().await;
                         return Err(format!(
-                            "it did not begin as a tool server ({error}); {words}"
+                            "it did not begin as a tool server ({}); {words}",
+                            not_begun(&error)
                         ));
                     }
                 }
             }
             ServerSpec::Url { url, headers } => {
                 let service = ().serve(self.connection(url, headers)?).await;
-                (service.map_err(|error| format!("{url}: {error}"))?, None)
+                let service = service.map_err(|error| {
+                    format!("{url}: {}; see [mcps.{}]", not_begun(&error), self.name)
+                })?;
+                (service, None)
             }
         };
         let network = matches!(self.spec, ServerSpec::Url { .. });
@@ -504,7 +509,7 @@ impl Server {
             .peer()
             .list_all_tools()
             .await
-            .map_err(|error| format!("it does not list its tools: {error}"))?;
+            .map_err(|error| format!("it does not list its tools: {}", unanswered(&error)))?;
         if listed.len() > MAX_TOOLS {
             tracing::warn!(
                 server = self.name,

@@ -29,6 +29,7 @@
 
 mod client;
 mod process;
+mod reach;
 mod server;
 mod tool;
 

@@ -613,6 +613,30 @@ async fn a_redirect_is_followed_at_home_and_takes_no_header_elsewhere() {
     assert!(asked.try_recv().is_err(), "nobody else was asked");
 }
 
+#[tokio::test]
+async fn a_server_that_is_down_is_told_in_words() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let down = format!("http://{}/mcp", free.local_addr().unwrap());
+    drop(free);
+    let served = Served::start().await;
+    for (url, why) in [
+        (down, "it can't be reached: Connection refused"),
+        (served.url.clone(), "it asks for authorization"),
+    ] {
+        let spec = ServerSpec::Url {
+            url: url.clone(),
+            headers: BTreeMap::new(),
+        };
+        let externals = externals(&[("far", spec)]).await;
+        let refused = call(&externals, "far", "echo", json!({}))
+            .await
+            .unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains(&url) && refused.contains(why), "{refused}");
+        assert!(!refused.contains("rmcp"), "{refused}");
+    }
+}
+
 /// A server that can be killed, as it is started by a shell: it leaves its number in a file.
 fn killable(folder: &std::path::Path) -> ServerSpec {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/peers/server.py");
