@@ -14,13 +14,18 @@ use super::Context;
 use crate::chat::event::Approval;
 use crate::error::CommandError;
 use crate::output::table::cut;
-use crate::output::{BAD, DIM, GOOD, Output, stderr_is_terminal, styled, terminal_text};
+use crate::output::{
+    BAD, DIM, GOOD, Output, stderr_is_terminal, stdout_is_terminal, styled, terminal_text,
+};
 use crate::turn::{Aside, Opening, Seen, Turn};
 
 /// As a shell reports a command that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 /// A tool call's line on stderr shows so much of its arguments.
 const SHOWN_ARGUMENTS: usize = 100;
+
+/// What is remembered of an answer for its error.
+const MAX_TAIL: usize = 2000;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -103,7 +108,7 @@ pub(super) async fn watch(
             ));
         };
         if let Some(end) = shown.seen(&seen, turn.session())? {
-            return finish(&end, turn.session());
+            return finish(&end, shown.last_said(), turn.session());
         }
     }
 }
@@ -119,11 +124,20 @@ fn detach(output: Output, turn: &Turn) -> ExitCode {
     ExitCode::from(INTERRUPTED)
 }
 
-fn finish(end: &StreamEnd, session: Option<u64>) -> Result<ExitCode, CommandError> {
+fn finish(
+    end: &StreamEnd,
+    last_said: &str,
+    session: Option<u64>,
+) -> Result<ExitCode, CommandError> {
     if end.error.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let error = CommandError::failed(&end.error);
+    // Why is what the agent said last; who reads both outputs in one place has just seen it.
+    let error = match last_said.is_empty() || stdout_is_terminal() {
+        true => end.error.clone(),
+        false => format!("{}; the last it said: {last_said}", end.error),
+    };
+    let error = CommandError::failed(error);
     Err(match session {
         Some(session) if end.retryable => {
             error.hint(format!("run it again with `quintet retry {session}`"))
@@ -139,6 +153,8 @@ pub(crate) struct Shown {
     /// Tool calls are talk, and only a person at a terminal wants it.
     tools: bool,
     mid_line: bool,
+    /// The end of the answer so far.
+    tail: String,
     /// What was last said of a stall: a turn that is quiet again and again says it once.
     stalled: Option<String>,
 }
@@ -150,6 +166,7 @@ impl Shown {
             json,
             tools: !json && stderr_is_terminal(),
             mid_line: false,
+            tail: String::new(),
             stalled: None,
         }
     }
@@ -205,6 +222,11 @@ impl Shown {
         let Some(what) = &event.event else {
             return Ok(None);
         };
+        if let Event::Chunk(chunk) = what {
+            self.tail.push_str(&chunk.content);
+            let over = self.tail.len().saturating_sub(MAX_TAIL);
+            self.tail.drain(..self.tail.ceil_char_boundary(over));
+        }
         match what {
             Event::Chunk(chunk) if !self.json => {
                 self.output.piece(&chunk.content)?;
@@ -242,6 +264,12 @@ impl Shown {
             _ => {}
         }
         Ok(None)
+    }
+
+    /// The last paragraph of the answer.
+    fn last_said(&self) -> &str {
+        let paragraphs = self.tail.trim().rsplit("\n\n");
+        paragraphs.map(str::trim).next().unwrap_or_default()
     }
 
     fn end_line(&mut self) -> Result<(), CommandError> {

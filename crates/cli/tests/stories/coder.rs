@@ -17,6 +17,18 @@ async fn machine(script: Vec<Reply>) -> (Machine, TestServer) {
 }
 
 #[tokio::test]
+async fn why_a_provider_refused_is_told_beside_the_answer() {
+    let no = Reply::error(401, "authentication_error", "no such key");
+    let (machine, _model) = machine(vec![no]).await;
+    let _daemon = machine.up_with(&["--no-worker"]).await;
+    let told = machine.runs(&["send", "coder", "hello"]).await.fails(1);
+    assert!(
+        told.contains("the agent reported an error") && told.contains("no such key"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
 async fn a_compacted_session_knows_its_task_its_rules_and_its_questions() {
     let noted = json!({"rules": ["no tabs"], "open_questions": ["which port?"]});
     let (machine, model) = machine(vec![
