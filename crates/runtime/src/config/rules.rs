@@ -154,9 +154,11 @@ fn insert(document: &mut DocumentMut, at: usize, tables: &[InlineTable]) {
 
 fn insert_inline(list: &mut Array, at: usize, tables: &[InlineTable]) {
     let at = at.min(list.len());
+    let mut of_the_one_before = take_comment(list, at);
     for (index, table) in tables.iter().enumerate() {
         let mut value = Value::InlineTable(table.clone());
-        value.decor_mut().set_prefix("\n    ");
+        let comment = std::mem::take(&mut of_the_one_before);
+        value.decor_mut().set_prefix(format!("{comment}\n    "));
         value.decor_mut().set_suffix("");
         list.insert_formatted(at + index, value);
     }
@@ -165,4 +167,39 @@ fn insert_inline(list: &mut Array, at: usize, tables: &[InlineTable]) {
         list.set_trailing("\n");
     }
     list.set_trailing_comma(true);
+}
+
+/// Takes the comment that ends the line of the rule before that place, which stands behind its
+/// comma and so with what comes next.
+fn take_comment(list: &mut Array, at: usize) -> String {
+    let split = |text: &str| {
+        let (line, rest) = text.split_at(text.find('\n').unwrap_or(text.len()));
+        line.contains('#')
+            .then(|| (line.trim_end().to_owned(), rest.to_owned()))
+    };
+    let is_last = at == list.len();
+    if is_last && let Some((comment, rest)) = split(list.trailing().as_str().unwrap_or_default()) {
+        list.set_trailing(rest);
+        return comment;
+    }
+    // Without a comma behind it the last rule has its comment itself.
+    let beside = if is_last { at.checked_sub(1) } else { Some(at) };
+    let Some(beside) = beside.and_then(|at| list.get_mut(at)) else {
+        return String::new();
+    };
+    let decor = beside.decor_mut();
+    let text = if is_last {
+        decor.suffix()
+    } else {
+        decor.prefix()
+    };
+    let text = text.and_then(|text| text.as_str()).unwrap_or_default();
+    let Some((comment, rest)) = split(text) else {
+        return String::new();
+    };
+    match is_last {
+        true => decor.set_suffix(""),
+        false => decor.set_prefix(rest),
+    }
+    comment
 }

@@ -34,6 +34,33 @@ fn a_rule_stands_before_the_one_that_asked_and_comments_stay() {
 }
 
 #[test]
+fn a_comment_behind_a_rule_stays_behind_it() {
+    const FIRST: &str = "{ command = \"rm **\", action = \"deny\" }";
+    const SECOND: &str = "{ tool = \"exec\", action = \"ask\" }";
+    let with_comma = format!(
+        "[policy]\nrules = [ # all\n    {FIRST}, # c1\n    # above\n    {SECOND}, # c2\n]\n"
+    );
+    let without = with_comma.replace("}, # c2", "} # c2");
+    for written in [with_comma, without] {
+        for (at, line) in [(0, "[ # all\n"), (1, "}, # c1\n"), (2, "}, # c2\n")] {
+            let home = Home::with_config(&written);
+            let store = home.store();
+            let asked = store.current().policy.rules.get(at).cloned();
+            store.add_rules(ADDED, asked.as_ref()).unwrap();
+            let added = format!("{line}    {ADDED},");
+            assert!(home.text().contains(&added), "{}", home.text());
+            for (rule, comment) in [(FIRST, "# c1"), (SECOND, "# c2")] {
+                let kept = format!("{rule}, {comment}\n");
+                let last = format!("{rule} {comment}\n");
+                let text = home.text();
+                assert!(text.contains(&kept) || text.contains(&last), "{text}");
+            }
+            assert_eq!(store.current().policy.rules[at].to_toml(), ADDED);
+        }
+    }
+}
+
+#[test]
 fn without_one_that_asked_it_stands_at_the_end() {
     for (written, before) in [
         (WRITTEN, 2),
