@@ -197,7 +197,7 @@ impl Access for ModelAccess {
                 self.db
                     .write(move |tx| {
                         usage::add_outside(tx, session, &agent, &used)?;
-                        tx.append(row.clone())
+                        tx.append(row)
                     })
                     .await
                     .map(drop)
