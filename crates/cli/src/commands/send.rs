@@ -39,7 +39,8 @@ The answer goes to stdout as it comes. Ctrl-C leaves the agent to its work (exit
 
 /// Send a message to an agent and print the answer
 ///
-/// Without --session or --new it goes on with your newest session with that agent.
+/// Without --session or --new it goes on with your newest session with that agent; with --cwd or
+/// --worker, with the newest one there.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SendArgs {
@@ -49,7 +50,7 @@ pub(crate) struct SendArgs {
     /// The message; `-` reads it from stdin
     text: String,
 
-    /// Send it to this session
+    /// Send it to this session, which is one of that agent
     #[arg(long, value_name = "N", conflicts_with_all = ["new", "resume_file"])]
     session: Option<u64>,
 
@@ -61,7 +62,7 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "FILE")]
     resume_file: Option<PathBuf>,
 
-    /// Have a new session work in this folder
+    /// Work in this folder: go on with the newest session there, or start one
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
 
@@ -69,7 +70,7 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "NAME", default_value = crate::chat::SENDER)]
     sender: String,
 
-    /// Have a new session use this worker
+    /// Use this worker: go on with the newest session there, or start one
     #[arg(long, value_name = "ID")]
     worker: Option<String>,
 
@@ -436,19 +437,22 @@ impl SendArgs {
             new_chat: self.new,
             resume_file: self.resume_file.map(|path| absolute(&path)).transpose()?,
             worker: self.worker,
+            match_session: true,
         })
     }
 }
 
-/// The folder of a new session, which the daemon takes when it is one; a mistyped one is said.
+/// The folder of a session, which the daemon takes when it is one; a mistyped one is said.
 pub(super) fn folder(output: Output, path: &std::path::Path) -> Result<String, CommandError> {
     if !path.is_dir() {
         output.talk(format_args!(
-            "{} is not a folder: a new session gets one of its own",
+            "{} is not a folder: the session has one of its own",
             path.display()
         ));
+        return absolute(path);
     }
-    absolute(path)
+    // A session is found again by its folder, whichever way that was named.
+    absolute(&path.canonicalize()?)
 }
 
 /// The daemon has another current folder than this program.

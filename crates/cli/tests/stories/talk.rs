@@ -69,6 +69,24 @@ async fn send_goes_on_with_the_newest_session_unless_told_otherwise() {
         "from stdin\n"
     );
 
+    let stderr = machine
+        .runs(&["send", "shell", "rm old", "--session", "1"])
+        .await
+        .fails(1);
+    assert!(
+        stderr.contains("session 1 is of agent test, not of shell"),
+        "{stderr}"
+    );
+    let here = machine.path().to_str().unwrap();
+    let (there, dotted) = (format!("{here}/there"), format!("{here}/./there/../there/"));
+    std::fs::create_dir(&there).unwrap();
+    for (folder, session) in [(here, 4), (&there, 5), (here, 4), (&dotted, 5)] {
+        let send = ["send", "test", "say hi", "--json", "--cwd", folder];
+        let told = machine.runs(&send).await.succeeds();
+        let start: Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
+        assert_eq!(start["data"]["session"], session, "{folder}");
+    }
+
     let stderr = machine.runs(&["send", "nobody", "hi"]).await.fails(1);
     assert!(
         stderr.contains("nobody") && stderr.contains("hint: `quintet agents`"),

@@ -25,7 +25,60 @@ pub(super) fn as_send(request: StreamMsg) -> SendMsg {
         new_chat: request.new_chat,
         resume_file: request.resume_file,
         worker: request.worker,
+        match_session: request.match_session,
     }
+}
+
+/// Which session a message goes on with that names none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    New,
+    Newest,
+    /// The newest one in the folder that a new one would get.
+    NewestThere,
+}
+
+/// What a message names beside its session; empty is whatever that has.
+struct Named {
+    agent: String,
+    folder: Option<String>,
+    worker: String,
+}
+
+impl Named {
+    fn require(&self, session: &Session) -> Result<(), Refusal> {
+        let id = session.id;
+        let other = |what: String| {
+            Err(Refusal::Conflict(format!(
+                "session {id} {what}; leave `--session {id}` out to go on with one that does, or \
+                 to start it"
+            )))
+        };
+        if !self.agent.is_empty() && self.agent != session.agent {
+            return other(format!(
+                "is of agent {}, not of {}",
+                session.agent, self.agent
+            ));
+        }
+        if let Some(folder) = &self.folder
+            && !works_in(session, folder)
+        {
+            return other(format!("works in {}, not in {folder}", session.workspace));
+        }
+        if !self.worker.is_empty() && self.worker != session.worker {
+            let its = match session.worker.as_str() {
+                "" => "the default worker".to_owned(),
+                worker => format!("worker {worker}"),
+            };
+            return other(format!("uses {its}, not {}", self.worker));
+        }
+        Ok(())
+    }
+}
+
+/// Compared as paths: a slash at the end makes no other folder.
+fn works_in(session: &Session, folder: &str) -> bool {
+    Path::new(&session.workspace) == Path::new(folder)
 }
 
 impl Runtime {
@@ -36,11 +89,20 @@ impl Runtime {
             .sender
             .filter(|sender| !sender.is_empty())
             .unwrap_or_else(|| DEFAULT_SENDER.to_owned());
+        let cwd = request.cwd.filter(|folder| !folder.is_empty());
         let message = if let Some(id) = request.session {
             let content = request.content;
+            let named = request.match_session.then(|| Named {
+                agent: request.agent,
+                folder: cwd,
+                worker: request.worker.unwrap_or_default(),
+            });
             self.db
                 .write(move |tx| {
                     let session = sessions::open(tx.sql(), id)?;
+                    if let Some(named) = named {
+                        named.require(&session)?;
+                    }
                     say(tx, &session, &sender, &content)
                 })
                 .await?
@@ -60,10 +122,15 @@ impl Runtime {
             let new = NewSession {
                 agent,
                 sender,
-                folder: request.cwd.filter(|folder| is_readable_folder(folder)),
+                folder: cwd.clone().filter(|folder| is_readable_folder(folder)),
                 worker,
             };
-            self.accept_anew(new, exported, request.new_chat, request.content)
+            let choice = match (request.new_chat, cwd) {
+                (true, _) => Choice::New,
+                (false, Some(_)) => Choice::NewestThere,
+                (false, None) => Choice::Newest,
+            };
+            self.accept_anew(new, exported, choice, request.content)
                 .await?
         };
         self.coordinator.wake(message.session);
@@ -75,7 +142,7 @@ impl Runtime {
         &self,
         new: NewSession,
         exported: Option<Export>,
-        new_chat: bool,
+        choice: Choice,
         content: String,
     ) -> Result<Message, Refusal> {
         let instances = self.coordinator.instances().clone();
@@ -86,10 +153,16 @@ impl Runtime {
                 .db
                 .write(move |tx| {
                     let sender = new.sender.clone();
-                    let found = if new_chat {
-                        None
-                    } else {
-                        sessions::newest(tx.sql(), &new.agent, &sender)?
+                    let fits = |session: &Session| {
+                        let there = || new.folder.clone().unwrap_or_else(|| own_folder(session));
+                        (new.worker.is_empty() || session.worker == new.worker)
+                            && (choice != Choice::NewestThere || works_in(session, &there()))
+                    };
+                    let found = match choice {
+                        Choice::New => None,
+                        Choice::Newest | Choice::NewestThere => {
+                            sessions::newest(tx.sql(), &new.agent, &sender, fits)?
+                        }
                     };
                     let session = match found {
                         Some(session) => session,

@@ -106,20 +106,25 @@ pub fn find(connection: &Connection, id: u64) -> Result<Option<Session>, StoreEr
         .optional()?)
 }
 
-/// The newest open session of an agent and a sender.
+/// The newest open session of an agent and a sender that fits.
 pub fn newest(
     connection: &Connection,
     agent: &str,
     sender: &str,
+    fits: impl Fn(&Session) -> bool,
 ) -> Result<Option<Session>, StoreError> {
-    Ok(connection
-        .prepare_cached(&format!(
-            "SELECT {COLUMNS} FROM sessions
-             WHERE agent = ? AND created_by = ? AND closed_at IS NULL
-             ORDER BY id DESC LIMIT 1"
-        ))?
-        .query_row([agent, sender], Session::from_sql)
-        .optional()?)
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM sessions
+         WHERE agent = ? AND created_by = ? AND closed_at IS NULL
+         ORDER BY id DESC"
+    ))?;
+    for session in statement.query_map([agent, sender], Session::from_sql)? {
+        let session = session?;
+        if fits(&session) {
+            return Ok(Some(session));
+        }
+    }
+    Ok(None)
 }
 
 /// Makes a session. `own_folder` names the folder of a session whose client brought none.

@@ -152,6 +152,7 @@ pub(crate) fn streamed(message: SendMsg) -> StreamMsg {
         new_chat: message.new_chat,
         resume_file: message.resume_file,
         worker: message.worker,
+        match_session: message.match_session,
     }
 }
 

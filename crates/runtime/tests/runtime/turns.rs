@@ -75,6 +75,83 @@ async fn selectors_choose_the_session() {
 }
 
 #[tokio::test]
+async fn a_folder_and_a_worker_choose_the_session_too() {
+    let daemon = TestDaemon::start().await;
+    let mut client = daemon.client().await;
+    for worker in ["one", "two"] {
+        let worker = worker.into();
+        client
+            .token_create(TokenCreateMsg { worker })
+            .await
+            .expect("made");
+    }
+    let folders = tempfile::tempdir().expect("a folder");
+    let folder = |name: &str| {
+        let folder = folders.path().join(name);
+        std::fs::create_dir_all(&folder).expect("made");
+        folder.display().to_string()
+    };
+    let gone = folders.path().join("gone").display().to_string();
+    let (p, q) = (folder("p"), folder("q"));
+    let say = |cwd: &str, worker: &str| SendMsg {
+        agent: "py".into(),
+        content: "hi".into(),
+        cwd: Some(cwd.into()),
+        worker: Some(worker.into()),
+        ..SendMsg::default()
+    };
+    let mut sessions = Vec::new();
+    for message in [
+        say(&p, ""),
+        say(&q, ""),
+        say(&format!("{p}/"), ""),
+        say(&p, "one"),
+        say("", "one"),
+        say("", "two"),
+        say(&gone, ""),
+        say(&p, ""),
+        say("", ""),
+    ] {
+        sessions.push(client.send(message).await.expect("answers").session);
+    }
+    assert_eq!(sessions, [1, 2, 1, 3, 3, 4, 4, 3, 4]);
+
+    let matched = |message: SendMsg| SendMsg {
+        session: Some(3),
+        match_session: true,
+        ..message
+    };
+    let any = SendMsg {
+        agent: String::new(),
+        ..say("", "")
+    };
+    for fits in [matched(any), matched(say(&p, "one"))] {
+        assert_eq!(client.send(fits).await.expect("answers").session, 3);
+    }
+    let other_agent = SendMsg {
+        agent: "shell".into(),
+        ..say("", "")
+    };
+    for (other, said) in [
+        (
+            other_agent,
+            "session 3 is of agent py, not of shell".to_owned(),
+        ),
+        (say(&q, ""), format!("session 3 works in {p}, not in {q}")),
+        (
+            say("", "two"),
+            "session 3 uses worker one, not two".to_owned(),
+        ),
+    ] {
+        let refused = client.send(matched(other)).await.expect_err("another");
+        let refusal = refused.refusal().expect("the server's word");
+        assert_eq!(refusal.code, ErrorCode::Conflict);
+        assert!(refusal.message.starts_with(&said), "{refusal:?}");
+    }
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn what_does_not_exist_is_refused() {
     let daemon = TestDaemon::start().await;
     let mut client = daemon.client().await;
