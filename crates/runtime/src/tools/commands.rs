@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use quintet_sandbox::hub::{ExecEvent, ExecOutcome};
+use quintet_sandbox::hub::{ExecEvent, ExecOutcome, RequestError};
 use quintet_workspace::history::LogQuery;
 use quintet_workspace::proto::WorkspacePath;
 use rusqlite::OptionalExtension;
@@ -156,6 +156,9 @@ impl SessionCommands for Runtime {
                 Ok(ExecEvent::Ended { outcome, duration }) => break (outcome, duration),
                 Err(error) => {
                     finish.failed(&error).await;
+                    if matches!(error, RequestError::Overdue { .. }) {
+                        self.workers.abandon(handle);
+                    }
                     return Err(error.into());
                 }
             };

@@ -178,6 +178,14 @@ impl Workers {
         self.follow(handle, Awaited::Finish(Box::new(finish)))
     }
 
+    /// Ends a command that nobody waits for, whenever its worker is back.
+    pub(crate) fn abandon(&self, handle: ExecHandle) {
+        let release = self.jobs.release.clone();
+        self.jobs
+            .tasks
+            .spawn(async move { abandon(handle, &release).await });
+    }
+
     fn follow(&self, handle: ExecHandle, awaited: Awaited) -> CommandEvents {
         let entered = self.jobs.enter(handle.id(), Input::Exec(handle.stdin()));
         let (events, client) = mpsc::channel(WAITING);
@@ -366,7 +374,12 @@ async fn run_command(
                 if let Awaited::Finish(finish) = awaited {
                     finish.failed(&error).await;
                 }
+                let overdue = matches!(error, RequestError::Overdue { .. });
                 let _ = deliver(&client, Err(error.into()), &release).await;
+                drop(client);
+                if overdue {
+                    abandon(handle, &release).await;
+                }
                 return;
             }
         };
@@ -398,16 +411,7 @@ impl Awaited {
 /// Ends a command that nobody waits for. What one of a session wrote is still recorded.
 async fn cancel(mut handle: ExecHandle, awaited: Awaited, release: &CancellationToken) {
     let Awaited::Finish(mut finish) = awaited else {
-        // Where its worker is away, it would run on there if it were just dropped.
-        let ending = async {
-            handle.cancel().await;
-            while !matches!(handle.next().await, Ok(ExecEvent::Ended { .. }) | Err(_)) {}
-        };
-        tokio::select! {
-            _ = tokio::time::timeout(ABANDON, ending) => {}
-            () = release.cancelled() => {}
-        }
-        return;
+        return abandon(handle, release).await;
     };
     let ending = async {
         handle.cancel().await;
@@ -425,6 +429,19 @@ async fn cancel(mut handle: ExecHandle, awaited: Awaited, release: &Cancellation
     let recorded = finish.record(handle.mirrored(), &outcome, duration).await;
     if let Err(refusal) = recorded {
         tracing::warn!(job = handle.id(), %refusal, "what a cancelled command wrote is not known");
+    }
+}
+
+/// Ends a command of which nothing is recorded any more. Where its worker is away, it would run on
+/// there if it were just dropped.
+async fn abandon(mut handle: ExecHandle, release: &CancellationToken) {
+    let ending = async {
+        handle.cancel().await;
+        while !matches!(handle.next().await, Ok(ExecEvent::Ended { .. }) | Err(_)) {}
+    };
+    tokio::select! {
+        _ = tokio::time::timeout(ABANDON, ending) => {}
+        () = release.cancelled() => {}
     }
 }
 

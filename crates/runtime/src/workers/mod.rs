@@ -69,9 +69,12 @@ impl Workers {
         builtin_token: Token,
     ) -> Self {
         let stop = CancellationToken::new();
+        let settings = HubSettings::default();
         let settings = HubSettings {
             liveness: liveness(config),
-            ..HubSettings::default()
+            // A heartbeat may be late, and one may be lost.
+            silence: settings.silence.max(config.heartbeat * 3),
+            ..settings
         };
         let audit = TaskTracker::new();
         let observer = audit::AuditObserver::new(db.clone(), metrics.clone(), audit.clone());
@@ -197,6 +200,7 @@ impl From<RequestError> for Refusal {
             RequestError::Lost { .. }
             | RequestError::Restarted { .. }
             | RequestError::NoAnswer { .. }
+            | RequestError::Overdue { .. }
             | RequestError::NotKept(_) => Self::Internal(text),
         }
     }

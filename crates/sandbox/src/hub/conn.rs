@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::auth::PeerInfo;
 use super::lock;
@@ -62,6 +63,8 @@ struct Inner {
     routes: Mutex<Routes>,
     dialect: watch::Sender<Option<Dialect>>,
     running: AtomicUsize,
+    /// When something last came.
+    heard: Mutex<Instant>,
     /// What the last heartbeat said.
     load: Mutex<Option<Load>>,
     /// What its worker calls it, and the one before; known once that has registered.
@@ -136,6 +139,7 @@ impl Conn {
             routes: Mutex::default(),
             dialect: watch::Sender::new(known),
             running: AtomicUsize::new(0),
+            heard: Mutex::new(Instant::now()),
             load: Mutex::default(),
             lineage: OnceLock::new(),
             close: Mutex::new(Some(close)),
@@ -165,6 +169,16 @@ impl Conn {
 
     pub(super) fn running(&self) -> usize {
         self.0.running.load(Ordering::Relaxed)
+    }
+
+    /// Notes that something came from the worker.
+    pub(super) fn hears(&self) {
+        *lock(&self.0.heard) = Instant::now();
+    }
+
+    /// When something last came from the worker.
+    pub(super) fn heard(&self) -> Instant {
+        *lock(&self.0.heard)
     }
 
     pub(super) fn told_load(&self, load: Load) {

@@ -121,6 +121,9 @@ impl Hub {
                     .max(1)
             })
             .filter(|millis| !millis.is_multiple_of(1000));
+        let allowed = request
+            .timeout
+            .unwrap_or(Duration::from_secs(DEFAULT_TIMEOUT_SECS));
         let audit = Audit::start(self, worker, &id, &request);
         let running = conn.count();
         let mut unanswered = None;
@@ -171,6 +174,7 @@ impl Hub {
         };
         let mut handle = ExecHandle::new(self, worker, id, transport, audit, running);
         handle.unanswered = unanswered;
+        handle.allowed = Some(allowed);
         Ok(handle)
     }
 
@@ -232,6 +236,8 @@ pub struct ExecHandle {
     /// What the worker knew of this when it was attached to again.
     known: Option<Knowledge>,
     cancelled: bool,
+    /// Its own timeout; none of one that was attached to, of which its worker alone knows.
+    allowed: Option<Duration>,
     attached: Option<Opened>,
     mirrored: Option<Mirrored>,
     audit: Audit,
@@ -263,6 +269,7 @@ impl ExecHandle {
             unanswered: None,
             known: None,
             cancelled: false,
+            allowed: None,
             attached: None,
             mirrored: None,
             audit,
@@ -298,10 +305,13 @@ impl ExecHandle {
     }
 
     /// The next output, or the end. Cancel safe. Must not be called after [`ExecEvent::Ended`].
+    ///
+    /// A worker that is silent for long when the command's time is over is
+    /// [`RequestError::Overdue`]; a command that is cancelled then is waited for again.
     pub async fn next(&mut self) -> Result<ExecEvent, RequestError> {
         self.recorded().await?;
         if self.ending.is_none() {
-            let next = self.advance().await;
+            let next = self.advance_in_time().await;
             if !matches!(next, Ok(ExecEvent::Ended { .. }) | Err(_)) {
                 return next;
             }
@@ -309,6 +319,26 @@ impl ExecHandle {
         }
         self.recorded().await?;
         self.ending.take().unwrap_or_else(|| Err(self.lost()))
+    }
+
+    /// The worker ends a command whose time is over, which takes as long as its files are on their
+    /// way. What it can't say is that it stands still.
+    async fn advance_in_time(&mut self) -> Result<ExecEvent, RequestError> {
+        let due = self
+            .allowed
+            .filter(|_| !self.cancelled)
+            .and_then(|allowed| Some((allowed, self.audit.started.checked_add(allowed)?)));
+        let Some((allowed, due)) = due else {
+            return self.advance().await;
+        };
+        let (hub, worker) = (self.hub.clone(), self.worker.clone());
+        tokio::select! {
+            biased;
+            event = self.advance() => event,
+            silent = hub.inner.overdue(&worker, due) => {
+                Err(RequestError::Overdue { worker, allowed, silent })
+            }
+        }
     }
 
     async fn advance(&mut self) -> Result<ExecEvent, RequestError> {

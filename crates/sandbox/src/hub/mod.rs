@@ -64,6 +64,9 @@ pub struct HubSettings {
     pub patience: Duration,
     /// How long a connection may take to register its worker.
     pub registration: Duration,
+    /// How long a worker may say nothing at all while a command of it is over its time; longer than
+    /// between two heartbeats.
+    pub silence: Duration,
 }
 
 impl Default for HubSettings {
@@ -74,6 +77,7 @@ impl Default for HubSettings {
             slow_reader: Duration::from_secs(30),
             patience: Duration::from_secs(60),
             registration: Duration::from_secs(10),
+            silence: Duration::from_secs(30),
         }
     }
 }
@@ -147,6 +151,20 @@ pub enum RequestError {
         worker: String,
         /// How long.
         waited: Duration,
+    },
+    /// A command's time is over, and its worker has not been heard of since.
+    #[error(
+        "the worker {worker:?} does not answer: the command's {} s are over, and nothing came from \
+         its worker for {} s; what it may have begun is ended when it is back, `quintet workers` \
+         says if it is", .allowed.as_secs_f32(), .silent.as_secs()
+    )]
+    Overdue {
+        /// Its name.
+        worker: String,
+        /// The command's own timeout.
+        allowed: Duration,
+        /// How long.
+        silent: Duration,
     },
     /// It may have been done, and can't be told: the audit can't be written.
     #[error(transparent)]
@@ -360,6 +378,20 @@ impl Inner {
         conn.cancel_streams();
         conn.close(close::POLICY, reason.to_owned());
         self.changed();
+    }
+
+    /// Waits until something is overdue that a worker had until `due` for, which is never while
+    /// anything comes from it; returns for how long nothing did.
+    async fn overdue(&self, worker: &str, due: Instant) -> Duration {
+        loop {
+            let conn = self.registry().conn(worker).cloned();
+            let heard = conn.map_or(due, |conn| conn.heard());
+            let given_up = heard.max(due) + self.settings.silence;
+            if given_up <= Instant::now() {
+                return heard.elapsed();
+            }
+            tokio::time::sleep_until(given_up).await;
+        }
     }
 
     /// Waits for a worker to be online under another registration than `lost`.

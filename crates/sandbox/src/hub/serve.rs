@@ -126,6 +126,7 @@ impl Served<'_> {
                     return (close::POLICY, "silent for too long".to_owned());
                 }
             };
+            self.conn.hears();
             match message {
                 Some(Ok(WsMessage::Text(text))) => {
                     let Ok(text) = std::str::from_utf8(&text) else {
@@ -311,5 +312,6 @@ impl Served<'_> {
         }
         // Time spent waiting on our own side is not the worker's silence.
         self.session.heard(self.hub.now());
+        self.conn.hears();
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use quintet_sandbox::hub::{
-    ExecEvent, ExecHandle, ExecOutcome, Have, HubSettings, RequestError, ShellEvent, TerminalSize,
+    ExecEvent, ExecHandle, ExecOutcome, ExecRequest, Have, HubSettings, RequestError, ShellEvent,
+    TerminalSize,
 };
 use quintet_sandbox::proto::frame::{
     Body, End, FailureCode, Frame, INITIAL_CREDIT, Opened, Outcome, cost,
@@ -262,6 +263,44 @@ async fn a_worker_that_does_not_answer_is_not_waited_for_for_ever() {
     soon("it ends", output.output(0)).await.unwrap();
     let error = bed.hub.shell("w", SIZE, "dumb").await.err().unwrap();
     assert!(waited(error), "a shell");
+}
+
+#[tokio::test]
+async fn a_worker_that_stands_still_is_not_waited_for_longer_than_the_command_may_run() {
+    let settings = HubSettings {
+        silence: Duration::from_millis(100),
+        ..HubSettings::default()
+    };
+    let bed = Bed::with(settings).await;
+    let mut liar = Liar::registers(&bed).await;
+    let allowed = Duration::from_millis(500);
+    let request = ExecRequest {
+        timeout: Some(allowed),
+        ..command("sleep 9")
+    };
+    let mut handle = bed.hub.exec("w", request).await.unwrap();
+    let stream = liar.is_asked().await;
+    match next(&mut handle).await {
+        Err(RequestError::Overdue {
+            worker,
+            allowed: told,
+            silent,
+        }) => {
+            assert_eq!((worker.as_str(), told), ("w", allowed));
+            assert!(silent >= settings.silence, "{silent:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+
+    // It can still be ended, whenever that is.
+    handle.cancel().await;
+    liar.is_told_to_stop(stream).await;
+    liar.ends(stream, Outcome::Cancelled).await;
+    let ended = ExecEvent::Ended {
+        outcome: ExecOutcome::Cancelled,
+        duration: Duration::from_millis(1),
+    };
+    assert_eq!(next(&mut handle).await, Ok(ended));
 }
 
 #[tokio::test]
