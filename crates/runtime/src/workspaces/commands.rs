@@ -127,6 +127,7 @@ impl Runtime {
             command: exec.command,
             cwd: exec.cwd,
             worker,
+            tool: None,
         };
         // Before it runs: were it cut, its files would be there and nobody could tell whose they are.
         let (id, since) = open_commands::begin(&self.db, &open).await?;
@@ -178,6 +179,7 @@ impl Runtime {
                 command: format!("(attach {job})"),
                 cwd: None,
                 worker: worker.clone(),
+                tool: None,
             };
             (self.db.tail().head(), unknown)
         });

@@ -70,6 +70,10 @@ impl Runtime {
     /// Ends the commands that an earlier daemon left open.
     pub(crate) async fn end_interrupted(&self) -> Result<(), Refusal> {
         for cut in self.db.read(open_commands::interrupted).await? {
+            if cut.open.tool.is_some() {
+                self.end_interrupted_write(&cut).await?;
+                continue;
+            }
             let mut after = cut.open.before;
             // It wrote into the folder itself, and so has ended with that daemon.
             if cut.open.author.is_none()

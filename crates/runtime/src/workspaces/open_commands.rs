@@ -19,6 +19,8 @@ pub(super) struct OpenCommand {
     pub(super) before: u64,
     /// Who writes its files; nobody in particular where it runs in the folder itself.
     pub(super) author: Option<String>,
+    /// Of a file that a tool writes, the tool; the path follows it in `command`.
+    pub(super) tool: Option<String>,
 }
 
 /// A command that a crash cut.
@@ -56,8 +58,8 @@ pub(super) async fn begin(db: &Db, open: &OpenCommand) -> Result<(u64, u64), Sto
     db.write(move |tx| {
         tx.sql()
             .prepare_cached(
-                "INSERT INTO open_commands (session, worker, job, command, cwd, before, author)
-                 VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO open_commands (session, worker, job, command, cwd, before, author, tool)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             )?
             .execute((
                 open.session.cast_signed(),
@@ -67,6 +69,7 @@ pub(super) async fn begin(db: &Db, open: &OpenCommand) -> Result<(u64, u64), Sto
                 &open.cwd,
                 open.before.cast_signed(),
                 &open.author,
+                &open.tool,
             ))?;
         let id = tx.sql().last_insert_rowid().cast_unsigned();
         let head: Option<i64> = tx
@@ -124,7 +127,7 @@ fn end_in(
 pub(super) fn interrupted(connection: &Connection) -> Result<Vec<Interrupted>, StoreError> {
     let mut statement = connection.prepare(
         "SELECT it.id, it.session, it.worker, it.job, it.command, it.cwd, it.before, it.author,
-                sessions.workspace
+                it.tool, sessions.workspace
          FROM open_commands AS it JOIN sessions ON sessions.id = it.session ORDER BY it.id",
     )?;
     let rows = statement.query_map([], interrupted_from)?;
@@ -142,8 +145,9 @@ fn interrupted_from(row: &Row<'_>) -> rusqlite::Result<Interrupted> {
             cwd: row.get(5)?,
             before: row.get::<_, i64>(6)?.cast_unsigned(),
             author: row.get(7)?,
+            tool: row.get(8)?,
         },
-        folder: row.get(8)?,
+        folder: row.get(9)?,
     })
 }
 
@@ -177,6 +181,7 @@ pub(super) fn left(
         cwd: text("cwd"),
         before: data["before"].as_u64().unwrap_or_default(),
         author: text("author"),
+        tool: None,
     };
     Ok(Some((seq.cast_unsigned(), open)))
 }

@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::{asked, machine, send, space};
-use crate::harness::{Daemon, Machine};
+use crate::harness::{Daemon, Machine, within};
+use crate::workers::row;
 
 const RULES: &str = "[daemon]\ndrain = \"100ms\"\n\
     [policy]\nrules = [{ tool = \"write_file\", action = \"ask\" }]\n";
@@ -129,4 +130,32 @@ async fn a_question_is_answered_after_a_restart_and_the_retry_has_it() {
     let said = machine.runs(&["retry", "1"]).await.succeeds();
     assert_eq!(said.trim(), "Which?: this one");
     assert_eq!(machine.rows("ask_user").await.len(), 1, "asked once");
+}
+
+/// The daemon dies as soon as the file is there, wherever it is in what follows.
+#[tokio::test]
+async fn what_a_tool_wrote_is_taken_back_when_the_daemon_died_right_after_it() {
+    let machine = machine("");
+    for round in 0..5 {
+        let daemon = machine.up_with(&["--no-worker"]).await;
+        let path = format!("{round}.txt");
+        let file = space(&machine).join(&path);
+        let write = json!({"path": path, "content": "x"});
+        let writing = send(&machine, &format!("call write_file {write}"));
+        within("the file comes", async {
+            while !file.exists() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        daemon.dies().await;
+        let daemon = machine.up_with(&["--no-worker"]).await;
+        writing.ends().await;
+        let command = format!("write_file {path}");
+        let row = row(&machine, "command", |data| data["command"] == *command).await;
+        assert_eq!(row["data"]["changed"][0]["path"], *path, "{row}");
+        machine.runs(&["undo", "1"]).await.succeeds();
+        assert!(!file.exists(), "{row}");
+        daemon.dies().await;
+    }
 }
