@@ -168,7 +168,8 @@ async fn commands_at_the_same_time_have_their_own_files() {
         machine.configure(&format!("[sandbox]\nisolate = {isolate}\n"));
         let _daemon = machine.up().await;
         let (project, session) = begun(&machine, &[]).await;
-        let slow = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo s > slow";
+        let slow = "echo 1 > both; echo begun; while [ ! -e go ]; do sleep 0.05; done; \
+                    echo 2 >> both; echo s > slow";
         let slower = runs(&machine, &session, slow).await;
         let fast = [
             "exec",
@@ -185,13 +186,17 @@ async fn commands_at_the_same_time_have_their_own_files() {
         let row = row(&machine, slow).await;
         let changed = row["changed"].as_array().unwrap().iter();
         let changed: Vec<&str> = changed.map(|it| it["path"].as_str().unwrap()).collect();
-        assert!(changed.contains(&"slow"), "{row}");
+        assert!(
+            changed.contains(&"slow") && changed.contains(&"both"),
+            "{row}"
+        );
         assert!(
             !changed.contains(&"fast") && !changed.contains(&"first"),
             "{row}"
         );
         machine.runs(&["undo", &session]).await.succeeds();
         assert!(!project.join("slow").exists());
+        assert!(!project.join("both").exists(), "nor what it wrote at first");
         assert!(project.join("fast").exists());
         machine.runs(&["undo", &session]).await.succeeds();
         assert!(!project.join("fast").exists());

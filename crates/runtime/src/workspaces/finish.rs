@@ -289,10 +289,34 @@ impl Begun {
         let log = log.map_err(|error| {
             Refusal::Internal(format!("the workspace's history can't be read: {error}"))
         })?;
-        let mut own = Own::default();
+        Ok(Own::among(log, &ended))
+    }
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Own {
+    changed: BTreeMap<String, &'static str>,
+    /// Sequences in between that are not.
+    others: Vec<RangeInclusive<u64>>,
+}
+
+impl Own {
+    /// Which of two commands changed a path while both ran can't be told, and the one that ends first
+    /// has it as its own. A path that this one changed alone too is its own from its beginning on: an
+    /// undo would else put back what this one wrote before.
+    fn among(log: Vec<LogEntry>, ended: &[Claim]) -> Self {
+        let alone: BTreeSet<WorkspacePath> = log
+            .iter()
+            .filter(|entry| !ended.iter().any(|claim| claim.holds(entry)))
+            .map(|entry| entry.path.clone())
+            .collect();
+        let mut own = Self::default();
         let mut adjacent = false;
         for entry in log {
-            if !ended.iter().any(|claim| claim.holds(&entry)) {
+            let not_its_own = |claim: &Claim| {
+                claim.holds(&entry) && (claim.only.is_some() || !alone.contains(&entry.path))
+            };
+            if !ended.iter().any(not_its_own) {
                 own.changed
                     .insert(entry.path.to_string(), entry.change.name());
                 adjacent = false;
@@ -304,15 +328,8 @@ impl Begun {
             }
             adjacent = true;
         }
-        Ok(own)
+        own
     }
-}
-
-#[derive(Default)]
-struct Own {
-    changed: BTreeMap<String, &'static str>,
-    /// Sequences in between that are not.
-    others: Vec<RangeInclusive<u64>>,
 }
 
 /// What an ended command has as its own.
@@ -368,4 +385,56 @@ fn ranges_as_json(ranges: &[RangeInclusive<u64>]) -> Value {
         .iter()
         .map(|range| json!([range.start(), range.end()]))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use quintet_workspace::proto::ChangeKind;
+
+    use super::*;
+
+    #[test]
+    fn a_path_that_a_command_changed_alone_is_its_own_from_its_beginning_on() {
+        let path = |name: &str| WorkspacePath::parse(name).expect("a path");
+        let log = |entries: &[(u64, &str)]| -> Vec<LogEntry> {
+            let entry = |&(sequence, name): &(u64, &str)| LogEntry {
+                sequence,
+                path: path(name),
+                change: ChangeKind::Write,
+                node: None,
+                previous_size: None,
+                author: "box".to_owned(),
+                at_millis: 0,
+                renamed_from: None,
+            };
+            entries.iter().map(entry).collect()
+        };
+        let claim = |only: Option<&str>| Claim {
+            before: 0,
+            after: 4,
+            author: Some("box".to_owned()),
+            only: only.map(|name| [path(name)].into()),
+        };
+        let own = |changed: &[&str], others: &[RangeInclusive<u64>]| Own {
+            changed: changed
+                .iter()
+                .map(|name| ((*name).to_owned(), ChangeKind::Write.name()))
+                .collect(),
+            others: others.to_vec(),
+        };
+
+        let both = [(1, "pa"), (2, "pb"), (3, "pa"), (4, "pc"), (5, "pb")];
+        assert_eq!(
+            Own::among(log(&both), &[claim(None)]),
+            own(&["pb"], &[1..=1, 3..=4])
+        );
+        // Of what a tool wrote it is known.
+        assert_eq!(
+            Own::among(
+                log(&[(1, "pb"), (2, "pb"), (5, "pb")]),
+                &[claim(Some("pb"))]
+            ),
+            own(&["pb"], &[1..=2])
+        );
+    }
 }
