@@ -42,7 +42,7 @@ pub(crate) async fn run(context: &Context, choice: Choice) -> Result<ExitCode, C
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints one answer; a question takes the next line of stdin as its reply.
+/// Prints one answer; each question takes the next line of stdin as its reply.
 async fn answer(
     context: &Context,
     mut turn: Turn,
@@ -65,15 +65,19 @@ async fn answer(
         }
         let Seen::Event(event) = seen else { continue };
         if let (Some(Event::AskUser(ask)), Some(session)) = (event.event, turn.session()) {
-            let Some(reply) = lines.next_line().await? else {
-                return Err(CommandError::failed(
-                    "the agent asks, and stdin has no line left to answer",
-                )
-                .hint(format!("answer with `quintet reply {session} TEXT`")));
-            };
+            let mut replies = Vec::new();
+            for _ in 0..ask.questions.len().max(1) {
+                let Some(reply) = lines.next_line().await? else {
+                    return Err(CommandError::failed(
+                        "the agent asks, and stdin has no line left to answer",
+                    )
+                    .hint(format!("answer with `quintet reply {session} TEXT`")));
+                };
+                replies.push(reply);
+            }
             let request = ReplyToAskMsg {
                 session,
-                content: reply,
+                content: replies.join("\n"),
                 ask: ask.ask,
             };
             connect::daemon(&context.home)

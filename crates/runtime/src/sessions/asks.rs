@@ -2,6 +2,8 @@
 //!
 //! One that waits when the daemon stops is left over, as an approval is: see [`super::approvals`].
 
+use std::collections::BTreeMap;
+
 use quintet_agent::proto::message::{AskOutcome, Question};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 use serde_json::json;
@@ -72,7 +74,7 @@ pub fn open(
         let data = json!({ "ask": id, "answer": content, "by": by });
         tx.append(Entry::new(Kind::AskAnswered, &data).in_turn(session, turn))?;
         return Ok(Opened::Answered(AskOutcome::Answered {
-            answers: split_answer(questions, &content),
+            answers: split_answer(questions, &content).unwrap_or_else(|| vec![vec![content]]),
         }));
     }
     let now = tx.now();
@@ -148,9 +150,20 @@ pub fn answer(
     else {
         return Err(nothing_pending(tx.sql(), session)?);
     };
-    let outcome = AskOutcome::Answered {
-        answers: split_answer(&ask.questions, content),
+    if content.trim().is_empty() {
+        return Err(Refusal::Bad(format!(
+            "the answer is empty; {}",
+            wanted(&ask.questions)
+        )));
+    }
+    let Some(answers) = split_answer(&ask.questions, content) else {
+        return Err(Refusal::Bad(format!(
+            "that is no answer to all {} questions; {}",
+            ask.questions.len(),
+            wanted(&ask.questions)
+        )));
     };
+    let outcome = AskOutcome::Answered { answers };
     tx.sql()
         .prepare_cached("UPDATE asks SET state = 'answered', answer = ?, by = ? WHERE id = ?")?
         .execute((content, by, ask.id.cast_signed()))?;
@@ -206,26 +219,51 @@ fn nothing_pending(connection: &Connection, session: u64) -> Result<Refusal, Sto
     }))
 }
 
-/// One answer for each question: a JSON list of lists or of texts as it is; else a line for each
-/// question where there are several, and the whole text where there is one.
-fn split_answer(questions: &[Question], content: &str) -> Vec<Vec<String>> {
+/// What a person has to say.
+fn wanted(questions: &[Question]) -> String {
+    let asked: Vec<&str> = questions.iter().map(|it| it.question.as_str()).collect();
+    match asked.as_slice() {
+        [] => "say something".to_owned(),
+        [one] => format!("say what to answer to: {one}"),
+        several => format!(
+            "answer each on a line of its own, in this order: {}",
+            several.join(" / ")
+        ),
+    }
+}
+
+/// One answer for each question: a JSON list of lists or of texts as it is, or an object with the
+/// questions as its keys; else a line for each question, and for the last one all that is left.
+/// `None` when it is not enough.
+fn split_answer(questions: &[Question], content: &str) -> Option<Vec<Vec<String>>> {
     if let Ok(lists) = serde_json::from_str::<Vec<Vec<String>>>(content) {
-        return lists;
+        return Some(lists);
     }
     if let Ok(texts) = serde_json::from_str::<Vec<String>>(content) {
-        return match questions {
+        return Some(match questions {
             [_] => vec![texts],
             _ => texts.into_iter().map(|text| vec![text]).collect(),
-        };
+        });
     }
-    if questions.len() < 2 {
-        return vec![vec![content.to_owned()]];
+    let last = match questions {
+        [] | [_] => return Some(vec![vec![content.to_owned()]]),
+        several => several.len() - 1,
+    };
+    // As the original protocol's client answers.
+    if let Ok(by_question) = serde_json::from_str::<BTreeMap<String, String>>(content) {
+        let answer = |it: &Question| by_question.get(&it.question).cloned();
+        let answers = questions.iter().map(|it| Some(vec![answer(it)?]));
+        return answers.collect();
     }
-    let mut lines = content.lines();
-    questions
-        .iter()
-        .map(|_| vec![lines.next().unwrap_or_default().trim().to_owned()])
-        .collect()
+    let mut rest = content.trim();
+    let mut answers = Vec::with_capacity(questions.len());
+    for _ in 0..last {
+        let (line, after) = rest.split_once('\n')?;
+        answers.push(vec![line.trim().to_owned()]);
+        rest = after;
+    }
+    answers.push(vec![rest.trim().to_owned()]);
+    Some(answers)
 }
 
 #[cfg(test)]
@@ -235,12 +273,16 @@ mod tests {
     #[test]
     fn an_answer_is_split_over_its_questions() {
         let questions = |count| vec![Question::default(); count];
-        let split = |count, text| split_answer(&questions(count), text);
+        let split = |count, text| split_answer(&questions(count), text).expect("enough");
         assert_eq!(split(1, "two\nlines"), [["two\nlines"]]);
         assert_eq!(split(1, r#"["a","b"]"#), [["a", "b"]]);
         assert_eq!(split(2, "a\n b "), [["a"], ["b"]]);
         assert_eq!(split(2, r#"["a","b"]"#), [["a"], ["b"]]);
-        assert_eq!(split(2, "a"), [["a"], [""]]);
+        assert_eq!(split(2, "a\nb\n  c\n"), [["a"], ["b\n  c"]]);
+        assert_eq!(split(3, "a\n\nc"), [["a"], [""], ["c"]]);
+        for short in ["a", "a\n", "\na"] {
+            assert_eq!(split_answer(&questions(2), short), None, "{short:?}");
+        }
         assert_eq!(
             split(2, r#"[["a","c"],["b"]]"#),
             [vec!["a", "c"], vec!["b"]]
