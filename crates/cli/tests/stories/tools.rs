@@ -120,6 +120,12 @@ async fn files_are_written_read_edited_found_and_listed() {
         let found = call(&machine, "search", asked).await;
         assert_eq!(found, "docs/b.md:1:three", "by its {narrow}");
     }
+    let reserved = json!({"path": ".quintet/x", "content": "three\n"});
+    let reserved = call(&machine, "write_file", reserved).await;
+    assert!(
+        reserved.starts_with("failed: .quintet/x is in .quintet/"),
+        "{reserved}"
+    );
     let missing = call(&machine, "read_file", json!({"path": "b.txt"})).await;
     assert_eq!(
         missing,
@@ -159,7 +165,7 @@ async fn files_are_written_read_edited_found_and_listed() {
     let count = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).count();
     assert_eq!(
         (count("tool_started"), count("tool_ended")),
-        (10, 12),
+        (11, 13),
         "every use, and two that never began"
     );
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use quintet_sandbox::paths::{PathError, Root};
+use quintet_workspace::proto::path::RESERVED;
 
 /// The largest file that is read or edited.
 pub(super) const MAX_FILE: u64 = 32 << 20;
@@ -24,6 +25,8 @@ pub(super) enum FileError {
     NotThere { path: String },
     #[error("{path} leads out of the workspace through a link; name the file that is meant")]
     Escapes { path: String },
+    #[error("{path} is a link{to}; name the file that is meant, or remove the link first")]
+    Link { path: String, to: String },
     #[error("{path} is a folder or no regular file; `list_files` shows what is in a folder")]
     NotAFile { path: String },
     #[error("{path} is not text ({bytes} bytes); look at it with `exec`")]
@@ -103,6 +106,13 @@ impl Target {
         }
     }
 
+    /// Whether it is in the folder at the workspace's root that is not a part of it.
+    pub(super) fn is_reserved(&self) -> bool {
+        let real = self.through_links();
+        let name = real.as_ref().map_or(&self.name, |real| &real.name);
+        self.root != Path::new("/") && Path::new(name).starts_with(RESERVED)
+    }
+
     /// The file that links make of it, where that is another one beneath the root.
     pub(super) fn through_links(&self) -> Option<Self> {
         let root = Root::open(&self.root).ok()?;
@@ -129,7 +139,12 @@ impl Target {
     fn failed(&self, error: PathError) -> FileError {
         let path = self.shown.clone();
         match error {
-            PathError::Escapes { .. } | PathError::Link { .. } => FileError::Escapes { path },
+            PathError::Link { .. } => {
+                let real = self.through_links();
+                let to = real.map_or_else(String::new, |real| format!(" to {}", real.shown));
+                FileError::Link { path, to }
+            }
+            PathError::Escapes { .. } => FileError::Escapes { path },
             PathError::NoName { .. } | PathError::NotAFile { .. } => FileError::NotAFile { path },
             PathError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 FileError::NotThere { path }
@@ -376,6 +391,23 @@ mod tests {
             Err(FileError::Escapes { .. })
         ));
         assert!(!outside.path().join("new").exists());
+        std::fs::write(space.path().join("a"), "kept").unwrap();
+        std::os::unix::fs::symlink("a", space.path().join("la")).unwrap();
+        let refused = target("la").write("x").unwrap_err().to_string();
+        assert!(
+            refused.starts_with("la is a link to a; name the file"),
+            "{refused}"
+        );
+        let dangling = target("self").write("x").unwrap_err().to_string();
+        assert!(
+            dangling.starts_with("self is a link; name the file"),
+            "{dangling}"
+        );
+        let reserved = |path: &str| target(path).is_reserved();
+        std::fs::create_dir(space.path().join(RESERVED)).unwrap();
+        std::os::unix::fs::symlink(RESERVED, space.path().join("own")).unwrap();
+        assert!(reserved(".quintet/x") && reserved("deep/../.quintet/x") && reserved("own/x"));
+        assert!(!reserved("deep/.quintet/x") && !reserved(".quintet.md"));
         assert!(matches!(
             target("nothing").read(),
             Err(FileError::NotThere { .. })

@@ -8,6 +8,7 @@ use grep_searcher::sinks::Lossy;
 use grep_searcher::{BinaryDetection, SearcherBuilder};
 use ignore::WalkBuilder;
 use quintet_sandbox::paths::Root;
+use quintet_workspace::proto::path::RESERVED;
 use tokio_util::sync::CancellationToken;
 
 use super::files::{Target, name_of_open};
@@ -152,13 +153,14 @@ fn walk(
     let linked = target.through_links().map(|real| real.name);
     let start = target.path();
     let is_whole_folder = start.is_dir();
+    let reserved = target.root.join(RESERVED);
     let walker = WalkBuilder::new(&start)
         .hidden(false)
         .require_git(false)
         .git_global(false)
         .parents(false)
         .follow_links(false)
-        .filter_entry(|entry| entry.file_name() != ".git")
+        .filter_entry(move |entry| entry.file_name() != ".git" && entry.path() != reserved)
         .sort_by_file_path(Path::cmp)
         .build();
     for entry in walker {
@@ -229,6 +231,7 @@ mod tests {
             ("src/deep/lib.rs", "// needle\n"),
             ("target/out.rs", "needle\n"),
             ("notes.md", "a needle\n"),
+            (".quintet/tmp/new", "needle\n"),
         ] {
             let path = space.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();

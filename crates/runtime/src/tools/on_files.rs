@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use quintet_mcp::ToolOutcome;
+use quintet_workspace::proto::path::RESERVED;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -138,6 +139,14 @@ impl ToolServer {
     /// Writes a file; in the workspace that is a command of the session, which can be taken back.
     async fn write(&self, call: &Call, target: &Target, text: String) -> Result<(), String> {
         let (file, written) = (target.clone(), text.clone());
+        let meant = target.clone();
+        if blocking(move || meant.is_reserved()).await? {
+            return Err(format!(
+                "{} is in {RESERVED}/, which is the daemon's own: it has no history and no worker has \
+                 it; write it elsewhere in the workspace",
+                target.shown
+            ));
+        }
         let writing = async { blocking(move || file.write(&written)).await?.map_err(said) };
         if target.root == Path::new(&call.session.workspace) {
             let write = ToolWrite {
