@@ -259,6 +259,15 @@ async fn a_refused_edit_says_who_changed_the_file() {
             && by_person.contains("not by a command of this session"),
         "{by_person}"
     );
+
+    call(&machine, "exec", json!({"command": "echo five > a.txt"})).await;
+    refused().await;
+    machine.runs(&["undo", "1"]).await.succeeds();
+    let by_undo = refused().await;
+    assert!(
+        by_undo.contains("by an undo, which put back what was there before"),
+        "{by_undo}"
+    );
 }
 
 #[tokio::test]

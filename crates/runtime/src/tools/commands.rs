@@ -82,8 +82,19 @@ pub(crate) struct FileChange {
     pub(crate) change: &'static str,
     /// The worker that did it, or this machine.
     pub(crate) author: String,
-    /// The command that did it, where one ran then.
-    pub(crate) command: Option<String>,
+    /// What it came from.
+    pub(crate) cause: Cause,
+}
+
+/// What a change of a file came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A command of the session that ran then.
+    Command(String),
+    /// Commands that were taken back.
+    Undo,
+    /// Nothing that the session knows of.
+    Unknown,
 }
 
 /// What the tools need of a session's workspace and worker.
@@ -229,19 +240,53 @@ impl SessionCommands for Runtime {
         let mut changes = Vec::new();
         for entry in log.into_iter().filter(|entry| entry.at_millis >= at_millis) {
             let sequence = entry.sequence;
-            let command = self
+            let cause = self
                 .db
-                .read(move |connection| command_of(connection, session, sequence))
+                .read(move |connection| cause_of(connection, session, sequence))
                 .await?;
             changes.push(FileChange {
                 sequence,
                 change: entry.change.name(),
                 author: entry.author,
-                command,
+                cause,
             });
         }
         Ok(changes)
     }
+}
+
+fn cause_of(
+    connection: &rusqlite::Connection,
+    session: u64,
+    sequence: u64,
+) -> Result<Cause, StoreError> {
+    // First: a command may have run meanwhile, whose sequences hold those of an undo.
+    if is_of_an_undo(connection, session, sequence)? {
+        return Ok(Cause::Undo);
+    }
+    let command = command_of(connection, session, sequence)?;
+    Ok(command.map_or(Cause::Unknown, Cause::Command))
+}
+
+/// Whether commands of any session in the same folder were taken back with this sequence.
+fn is_of_an_undo(
+    connection: &rusqlite::Connection,
+    session: u64,
+    sequence: u64,
+) -> Result<bool, StoreError> {
+    Ok(connection
+        .prepare_cached(
+            "SELECT 1 FROM journal
+             WHERE session IN (SELECT it.id FROM sessions AS it JOIN sessions AS this
+                               ON it.workspace = this.workspace WHERE this.id = ?1)
+               AND kind = ?2 AND json_extract(data, '$.before') < ?3
+               AND json_extract(data, '$.sequence') >= ?3",
+        )?
+        .exists((
+            session.cast_signed(),
+            Kind::CommandsUndone.as_str(),
+            sequence.cast_signed(),
+        ))?)
 }
 
 /// The command of a session whose sequences hold this one.

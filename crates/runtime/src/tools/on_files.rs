@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::commands::{FileChange, SessionCommands};
+use super::commands::{Cause, FileChange, SessionCommands};
 use super::files::{self, LINES, Target};
 use super::find;
 use super::seen::Seen;
@@ -197,10 +197,7 @@ impl ToolServer {
 
     /// Says who changed a file since the instance read it, and how.
     async fn stale(&self, call: &Call, target: &Target, seen: &Seen, text: &str) -> String {
-        let by = match self.runtime.tools.memory.writer(&target.path(), text) {
-            Some(instance) => format!("by the agent {instance}, with a tool"),
-            None => self.changer(call, target, seen).await,
-        };
+        let by = self.changer(call, target, seen, text).await;
         let how = match &seen.text {
             Some(before) => diff(&target.shown, before, text),
             None => {
@@ -213,47 +210,48 @@ impl ToolServer {
         )
     }
 
-    async fn changer(&self, call: &Call, target: &Target, seen: &Seen) -> String {
-        if target.root != Path::new(&call.session.workspace) {
-            return "by somebody on this machine".to_owned();
+    async fn changer(&self, call: &Call, target: &Target, seen: &Seen, text: &str) -> String {
+        let changes = match target.root == Path::new(&call.session.workspace) {
+            true => self
+                .runtime
+                .changes_since(call.session.id, &target.name, seen.at_millis)
+                .await
+                .unwrap_or_default(),
+            false => Vec::new(),
+        };
+        let last = changes.last();
+        if let Some(FileChange {
+            sequence,
+            change,
+            cause: Cause::Undo,
+            ..
+        }) = last
+        {
+            return format!(
+                "by an undo, which put back what was there before ({change}, sequence {sequence})"
+            );
         }
-        let changes = self
-            .runtime
-            .changes_since(call.session.id, &target.name, seen.at_millis)
-            .await;
-        match changes.as_deref() {
-            Ok(
-                [
-                    ..,
-                    FileChange {
-                        sequence,
-                        command: Some(command),
-                        author,
-                        ..
-                    },
-                ],
-            ) => {
-                format!(
-                    "by the command `{}` ({author}, sequence {sequence})",
-                    shortened(command)
-                )
-            }
-            Ok(
-                [
-                    ..,
-                    FileChange {
-                        sequence,
-                        author,
-                        change,
-                        ..
-                    },
-                ],
-            ) => {
-                format!(
-                    "by {author} ({change}, sequence {sequence}), not by a command of this session"
-                )
-            }
-            Ok([]) | Err(_) => "by somebody on this machine".to_owned(),
+        // Text that an undo has put back may be an agent's too.
+        if let Some(instance) = self.runtime.tools.memory.writer(&target.path(), text) {
+            return format!("by the agent {instance}, with a tool");
+        }
+        let Some(last) = last else {
+            return "by somebody on this machine".to_owned();
+        };
+        let FileChange {
+            sequence,
+            change,
+            author,
+            ..
+        } = last;
+        match &last.cause {
+            Cause::Command(command) => format!(
+                "by the command `{}` ({author}, sequence {sequence})",
+                shortened(command)
+            ),
+            Cause::Undo | Cause::Unknown => format!(
+                "by {author} ({change}, sequence {sequence}), not by a command of this session"
+            ),
         }
     }
 

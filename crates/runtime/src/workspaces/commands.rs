@@ -261,6 +261,7 @@ impl Runtime {
             .read(move |connection| undoable(connection, id, count))
             .await?;
         let mut undone = Undone::default();
+        let mut before = None;
         let mut newly_settled = BTreeSet::new();
         for command in last {
             if undone.commands.len() == count as usize {
@@ -268,6 +269,10 @@ impl Runtime {
             }
             if command.may_be_on_its_way {
                 self.arrives(&session, &master, &command).await?;
+            }
+            if before.is_none() {
+                let flushed = master.workspace.flush().await;
+                before = Some(flushed.map_err(|error| Refusal::Conflict(error.to_string()))?);
             }
             let range = UndoRange {
                 after: command.before,
@@ -309,6 +314,7 @@ impl Runtime {
             "commands": undone.commands,
             "changed": changes_as_json(&undone.changes),
             "skipped": undone.skipped,
+            "before": before,
             "sequence": undone.sequence,
             "settled": newly_settled,
         });
