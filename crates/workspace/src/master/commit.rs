@@ -160,7 +160,8 @@ impl Engine {
                 // Waiting does not help: a name too long, a folder that may not
                 // be written to.
                 Err(WorkspaceError::Tree(error)) if !error.may_pass() => {
-                    return Ok(Err(error.to_string()));
+                    let reason = error.reason();
+                    return Ok(Err(format!("it could not be put in place: {reason}")));
                 }
                 Err(error) => return Err(error),
             }

@@ -52,6 +52,7 @@ impl LiveTree {
             path: self.root.absolute(Some(path)),
             source,
         };
+        let _lifted = self.root.lift(path);
         // Everything below happens in this folder, whatever becomes of its name.
         let parent = match self.root.parent(path) {
             Ok(parent) => Some(parent),
@@ -200,6 +201,8 @@ impl LiveTree {
                 "a folder with files is in its place".to_owned(),
             ));
         }
+        // To move a folder away takes permission for what is in it.
+        let _lifted = is_folder.then(|| self.root.lift_folder(path));
         let fingerprint = expected.map(|seen| seen.fingerprint);
         match self.root.put(
             &parent,

@@ -4,6 +4,7 @@ mod apply;
 mod capture;
 mod create;
 mod first;
+mod lifted;
 mod live;
 mod made;
 mod problems;
@@ -149,6 +150,15 @@ impl TreeError {
 }
 
 impl TreeError {
+    /// What went wrong, for somebody who knows which path it is about and need not
+    /// know where the workspace is.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Io { source, .. } => source.to_string(),
+            Self::Store(_) | Self::Gone { .. } => self.to_string(),
+        }
+    }
+
     /// Whether the same may work later, without anybody changing the request.
     pub fn may_pass(&self) -> bool {
         use io::ErrorKind as K;

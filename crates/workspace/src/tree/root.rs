@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -177,6 +177,7 @@ impl Root {
         let own = make_folder(&root, RESERVED)?;
         let tmp = make_folder(&own, "tmp")?;
         let mut next = 0;
+        super::lifted::lower_all(&root, &tmp)?;
         for entry in Dir::read_from(&tmp)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -203,6 +204,10 @@ impl Root {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.root
     }
 
     pub(crate) fn absolute(&self, path: Option<&WorkspacePath>) -> PathBuf {
@@ -280,7 +285,7 @@ impl Root {
         Ok(sys::readlinkat(self.parent(path)?, path.name(), Vec::new())?.into_bytes())
     }
 
-    fn temporary_name(&self) -> String {
+    pub(super) fn temporary_name(&self) -> String {
         format!("{}", self.next.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -532,13 +537,13 @@ impl Root {
         mode: u32,
     ) -> io::Result<Option<Fingerprint>> {
         let parent = self.parent(path)?;
-        let mode = Mode::from_raw_mode(mode);
-        match sys::chmodat(&parent, path.name(), mode, AtFlags::SYMLINK_NOFOLLOW) {
+        let bits = Mode::from_raw_mode(mode);
+        match sys::chmodat(&parent, path.name(), bits, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
                 // A descriptor that needs no permission: it may be closed to its owner.
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = sys::openat(&parent, path.name(), flags, Mode::empty())?;
-                sys::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)?;
+                super::lifted::chmod(&file, mode)?;
             }
             done => done?,
         }

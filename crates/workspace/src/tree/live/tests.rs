@@ -420,3 +420,113 @@ fn what_is_put_into_a_folder_that_moves_moves_along() {
     assert_eq!(fs::read(folder.at("b/third")).unwrap(), b"third");
     assert_eq!(folder.everything(), [""; 0]);
 }
+
+/// From now on permissions hold for this thread, root's too.
+fn obey_permissions() {
+    use rustix::thread::CapabilitySet;
+    let mut sets = rustix::thread::capabilities(None).unwrap();
+    sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+    rustix::thread::set_capabilities(None, sets).unwrap();
+}
+
+impl Folder {
+    fn apply(&mut self, path: &str, node: Option<&Node>, bytes: &[u8]) -> Applied {
+        let path = WorkspacePath::parse(path).unwrap();
+        let content = Content::Bytes(bytes);
+        let applied = self.tree.apply(&path, node, content, &self.cas);
+        applied.unwrap()
+    }
+
+    fn mode(&self, path: &str) -> u32 {
+        use std::os::unix::fs::PermissionsExt;
+        let metadata = fs::metadata(self.at(path)).unwrap();
+        metadata.permissions().mode() & 0o7777
+    }
+}
+
+#[test]
+fn a_folder_that_nobody_may_write_to_is_followed_like_any_other() {
+    obey_permissions();
+    let mut folder = Folder::with(&[]);
+    let file = |text: &str| Node::file(0o444, text.as_bytes());
+    let (closed, shut) = (Node::directory(0o555), Node::directory(0));
+    let link = root::link_node(b"a");
+    let steps = [
+        ("m", Some(&closed), ""),
+        ("m/x", Some(&closed), ""),
+        ("m/x/a", Some(&file("a")), "a"),
+        ("m/x/b", Some(&file("b")), "b"),
+        ("m/x/l", Some(&link), "a"),
+        ("m/x/a", Some(&file("other")), "other"),
+        ("m/x/b", None, ""),
+        ("m/x/sub", Some(&closed), ""),
+        ("m/x/sub", Some(&file("no folder")), "no folder"),
+        ("m/shut", Some(&shut), ""),
+        ("m/shut/in", Some(&shut), ""),
+        ("m/shut/in/c", Some(&file("c")), "c"),
+        ("m/none/d", Some(&file("d")), "d"),
+    ];
+    for (path, node, text) in steps {
+        let applied = folder.apply(path, node, text.as_bytes());
+        assert!(matches!(applied, Applied::Done), "{path}: {applied:?}");
+    }
+    assert_eq!(fs::read(folder.at("m/x/a")).unwrap(), b"other");
+    assert!(!folder.at("m/x/b").exists());
+    assert_eq!(fs::read(folder.at("m/x/sub")).unwrap(), b"no folder");
+    for (path, mode) in [
+        ("m", 0o555),
+        ("m/x", 0o555),
+        ("m/none", 0o755),
+        ("m/shut", 0),
+    ] {
+        assert_eq!(folder.mode(path), mode, "{path}");
+    }
+    // None of it is a change of this side.
+    assert_eq!(folder.everything(), [""; 0]);
+    let again = folder.apply("m/shut/in/c", None, b"");
+    assert!(matches!(again, Applied::Done), "{again:?}");
+    assert_eq!(fs::read_dir(folder.at(".quintet/tmp")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_folder_of_somebody_else_stays_closed() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut folder = Folder::with(&["theirs/f"]);
+    std::os::unix::fs::chown(folder.at("theirs"), Some(65_534), None).unwrap();
+    obey_permissions();
+    let path = WorkspacePath::parse("theirs/new").unwrap();
+    let (node, content) = (Node::file(0o644, b"new"), Content::Bytes(b"new"));
+    let applied = folder.tree.apply(&path, Some(&node), content, &folder.cas);
+    let error = applied.unwrap_err();
+    assert!(!error.may_pass(), "{error}");
+    // A replica is not told where the workspace is.
+    assert_eq!(error.reason(), "Permission denied (os error 13)");
+    assert_eq!(fs::read_dir(folder.at(".quintet/tmp")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_kill_leaves_no_folder_open() {
+    obey_permissions();
+    let mut folder = Folder::with(&["touched/f"]);
+    let closed = Node::directory(0o500);
+    for path in ["m", "m/x", "touched"] {
+        assert!(matches!(
+            folder.apply(path, Some(&closed), b""),
+            Applied::Done
+        ));
+    }
+    let file = |path| WorkspacePath::parse(path).unwrap();
+    std::mem::forget(folder.tree.root.lift(&file("m/f")));
+    std::mem::forget(folder.tree.root.lift(&file("m/x/f")));
+    std::mem::forget(folder.tree.root.lift(&file("touched/g")));
+    assert_eq!([folder.mode("m"), folder.mode("m/x")], [0o700; 2]);
+    let chosen = std::os::unix::fs::PermissionsExt::from_mode(0o750);
+    fs::set_permissions(folder.at("touched"), chosen).unwrap();
+    Root::open(&folder.at("")).unwrap();
+    assert_eq!([folder.mode("m"), folder.mode("m/x")], [0o500; 2]);
+    // What a person said meanwhile stays.
+    assert_eq!(folder.mode("touched"), 0o750);
+    assert_eq!(fs::read_dir(folder.at(".quintet/tmp")).unwrap().count(), 0);
+}
