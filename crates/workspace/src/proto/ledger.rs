@@ -526,7 +526,14 @@ impl Ledger {
                 if let Some(refusal) = held {
                     return Decision::Refuse(refusal);
                 }
-                Decision::Apply(self.rename_steps(path, node, to))
+                let steps = self.rename_steps(path, node, to);
+                if let Some(step) = steps.iter().find(|step| step.path.is_too_long()) {
+                    let length = step.path.as_str().len();
+                    return Decision::Refuse(format!(
+                        "a file in {path} would get a path of {length} bytes, which is too long"
+                    ));
+                }
+                Decision::Apply(steps)
             }
         }
     }

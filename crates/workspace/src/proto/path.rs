@@ -39,6 +39,16 @@ pub enum PathError {
         /// The path as it came.
         path: String,
     },
+    /// It, or a name in it, is longer than Linux can have.
+    #[error(
+        "{start:?}... has {length} bytes or a name in it is too long; no file can have that path"
+    )]
+    TooLong {
+        /// How it begins.
+        start: String,
+        /// How long it is.
+        length: usize,
+    },
     /// It lies in the folder that is never replicated.
     #[error("{path:?} is in {RESERVED}/, which is never replicated")]
     Reserved {
@@ -76,7 +86,26 @@ impl WorkspacePath {
                 path: path.to_owned(),
             });
         }
-        Ok(Self(path.into()))
+        let path = Self(path.into());
+        if path.is_too_long() {
+            return Err(PathError::TooLong {
+                start: path.0.chars().take(64).collect(),
+                length: path.0.len(),
+            });
+        }
+        Ok(path)
+    }
+
+    /// Whether no file can have it: a path that is opened, and a name in it, may not
+    /// be longer. What is in a folder is named by what the folder was opened as.
+    pub fn is_too_long(&self) -> bool {
+        const OPENED: usize = 4_095;
+        const NAME: usize = 255;
+        let folder = self
+            .0
+            .rsplit_once('/')
+            .map_or(0, |(folder, _)| folder.len());
+        folder > OPENED || self.0.split('/').any(|name| name.len() > NAME)
     }
 
     /// The path as text.
@@ -235,6 +264,21 @@ mod tests {
             assert_eq!(
                 WorkspacePath::parse(path).map(|p| p.to_string()),
                 Ok(path.to_owned())
+            );
+        }
+    }
+
+    #[test]
+    fn a_path_that_no_file_can_have_is_refused() {
+        let name = "n".repeat(255);
+        let folders = format!("{}12", "d/".repeat(2_046));
+        for fits in [name.clone(), format!("{folders}3/{name}")] {
+            assert!(WorkspacePath::parse(&fits).is_ok());
+        }
+        for (long, length) in [(format!("{name}n"), 256), (format!("{folders}34/f"), 4_098)] {
+            let refused = WorkspacePath::parse(&long);
+            assert!(
+                matches!(refused, Err(PathError::TooLong { length: told, .. }) if told == length)
             );
         }
     }

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use super::TreeError;
 use super::capture::READ_AHEAD;
-use super::live::{LiveTree, Looking, Sight};
+use super::live::{LiveTree, Sight};
+use super::looking::Looking;
 use crate::content::Cas;
 use crate::proto::WorkspacePath;
 
@@ -38,7 +39,7 @@ impl LiveTree {
         first: &mut FirstLook,
         cas: &Cas,
     ) -> Result<Option<Sight>, TreeError> {
-        let mut looking = Looking::later();
+        let mut looking = Looking::first();
         let part = FIRST_PART << first.parts.min(DOUBLED);
         let is_first = first.parts == 0;
         first.parts = first.parts.saturating_add(1);
@@ -70,8 +71,7 @@ impl LiveTree {
             if !children.as_slice().is_empty() {
                 first.folders.push(Folder::Open(folder, children));
             }
-            let later = looking.later.as_mut().map(std::mem::take);
-            let later = later.unwrap_or_default().into_iter().rev();
+            let later = looking.later.drain(..).rev();
             first.folders.extend(later.map(Folder::Closed));
             let new = looking.changes.get(counted..).unwrap_or_default();
             bytes += new

@@ -10,6 +10,7 @@ use ignore::gitignore::Gitignore;
 use rustix::fs::{self as sys, AtFlags, Stat};
 
 use super::capture::{Capture, Captured, READ_AHEAD, capture_ahead, capture_in};
+use super::looking::Looking;
 use super::made::Made;
 use super::renames::paired;
 use super::root::{self, Fingerprint, Root, Unsynced};
@@ -324,6 +325,7 @@ impl LiveTree {
         let result = if whole || self.look_everywhere {
             self.look_everywhere = false;
             self.examine_folder(None, cas, &mut looking)
+                .and_then(|()| self.examine_later(cas, &mut looking))
         } else {
             self.examine_paths(&paths, cas, &mut looking)
         };
@@ -386,6 +388,7 @@ impl LiveTree {
             }
             if let Some((_, folder)) = &open {
                 self.examine(folder.as_fd(), path, cas, looking)?;
+                self.examine_later(cas, looking)?;
             }
         }
         Ok(())
@@ -441,11 +444,8 @@ impl LiveTree {
                 };
                 self.found(path, Captured { seen, small: None }, looking);
             }
-            if let Some(later) = &mut looking.later {
-                later.push(path.clone());
-                return Ok(());
-            }
-            return self.examine_folder(Some(path), cas, looking);
+            looking.later.push(path.clone());
+            return Ok(());
         }
         self.vanish_beneath(path, looking);
         let fingerprint = Fingerprint::of(&stat);
@@ -533,6 +533,20 @@ impl LiveTree {
         }
     }
 
+    /// Looks into the folders that were found, each when those before it are done:
+    /// how deep a tree is, is not up to this program.
+    fn examine_later(&mut self, cas: &Cas, looking: &mut Looking) -> Result<(), TreeError> {
+        while let Some(path) = looking.later.pop() {
+            let known = looking.later.len();
+            self.examine_folder(Some(&path), cas, looking)?;
+            if let Some(new) = looking.later.get_mut(known..) {
+                new.reverse();
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a folder's entries, and not yet into the folders among them.
     fn examine_folder(
         &mut self,
         path: Option<&WorkspacePath>,
@@ -614,7 +628,7 @@ impl LiveTree {
             |path: &&WorkspacePath| !self.seen.contains_key(*path) && !self.is_ignored(path, false);
         let new: Vec<WorkspacePath> = some.iter().filter(is_new).cloned().collect();
         // While a first look goes on, what it found is being recorded.
-        let busy = usize::from(looking.later.is_some());
+        let busy = usize::from(looking.is_first);
         let captured = capture_ahead(folder, &new, &self.glimpsed, busy, cas);
         looking.captured.extend(captured);
         for child in some {
@@ -669,107 +683,6 @@ impl LiveTree {
             })
             .map(|(path, _)| path.clone())
             .collect()
-    }
-
-    fn found(&mut self, path: &WorkspacePath, captured: Captured, looking: &mut Looking) {
-        let old = self.seen.get(path).map(|seen| seen.node.clone());
-        let Captured { seen, small, .. } = captured;
-        self.see(path, Some(seen.clone()));
-        if old.as_ref() == Some(&seen.node) {
-            looking.refreshed.push(path.clone());
-            return;
-        }
-        let renamed_from = looking.moved.get(path).cloned();
-        looking.changes.push(Found {
-            path: path.clone(),
-            old,
-            new: Some(seen),
-            small,
-            renamed_from,
-        });
-    }
-
-    fn vanish(&mut self, path: &WorkspacePath, looking: &mut Looking) {
-        self.vanish_beneath(path, looking);
-        self.depart(path, looking);
-    }
-
-    fn depart(&mut self, path: &WorkspacePath, looking: &mut Looking) {
-        let Some(old) = self.seen.get(path).cloned() else {
-            return;
-        };
-        self.see(path, None);
-        let node = old.node.clone();
-        // It may have moved: whoever has its inode now has its content.
-        looking
-            .departed
-            .insert(old.fingerprint.inode, (path.clone(), old));
-        looking.changes.push(Found {
-            path: path.clone(),
-            old: Some(node),
-            new: None,
-            small: None,
-            renamed_from: None,
-        });
-    }
-
-    fn vanish_beneath(&mut self, path: &WorkspacePath, looking: &mut Looking) {
-        if self
-            .seen
-            .get(path)
-            .is_none_or(|seen| !seen.node.is_directory())
-        {
-            return;
-        }
-        let range = path.beneath_range();
-        let gone: Vec<WorkspacePath> = self
-            .seen
-            .range::<str, _>(str_range(&range))
-            .map(|(path, _)| path.clone())
-            .collect();
-        for child in gone {
-            looking.done.insert(child.clone());
-            self.depart(&child, looking);
-        }
-    }
-
-    /// Drops what was found new and turned out to be ignored.
-    fn forget_ignored(&mut self, looking: &mut Looking) {
-        for found in std::mem::take(&mut looking.changes) {
-            let is_folder = found.node().is_some_and(Node::is_directory);
-            let is_new = found.old.is_none() && found.new.is_some();
-            if is_new && self.is_ignored(&found.path, is_folder) {
-                self.see(&found.path, None);
-            } else {
-                looking.changes.push(found);
-            }
-        }
-    }
-}
-
-#[derive(Default)]
-pub(super) struct Looking {
-    pub(super) changes: Vec<Found>,
-    /// Folders that are looked into later, where that is so.
-    pub(super) later: Option<Vec<WorkspacePath>>,
-    refreshed: Vec<WorkspacePath>,
-    unstable: Vec<WorkspacePath>,
-    done: HashSet<WorkspacePath>,
-    moved: HashMap<WorkspacePath, WorkspacePath>,
-    /// Folders among them of which only the inode is known, which may be used again.
-    guessed: HashSet<WorkspacePath>,
-    /// What was read ahead.
-    captured: HashMap<WorkspacePath, Capture>,
-    departed: HashMap<u64, (WorkspacePath, Seen)>,
-}
-
-impl Looking {
-    /// At folders without what is in them.
-    pub(super) fn later() -> Self {
-        Self {
-            later: Some(Vec::new()),
-            ..Self::default()
-        }
     }
 }
 

@@ -6,6 +6,7 @@ mod create;
 mod first;
 mod lifted;
 mod live;
+mod looking;
 mod made;
 mod problems;
 mod renames;

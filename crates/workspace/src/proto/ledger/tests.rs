@@ -225,3 +225,20 @@ fn a_tree_changes_in_an_order_that_works() {
         .collect();
     assert_eq!(order, ["d/x", "d", "n", "n/c", "old/k", "old"]);
 }
+
+#[test]
+fn a_rename_that_gives_a_file_a_path_too_long_is_refused_as_a_whole() {
+    let mut ledger = ledger();
+    let deep = format!("a/{}", vec!["d"; 1_500].join("/"));
+    ledger.record(path(&deep), Some(Node::directory(0o755)), local());
+    let to = |depth| CheckedEntry {
+        local_seq: 1,
+        path: path("a"),
+        operation: Operation::Rename(path(&vec!["e"; depth].join("/"))),
+        base: 5,
+        done_to: None,
+    };
+    assert!(matches!(ledger.decide("one", &to(500)), Decision::Apply(_)));
+    let refused = ledger.decide("one", &to(1_000));
+    assert!(matches!(refused, Decision::Refuse(_)), "{refused:?}");
+}

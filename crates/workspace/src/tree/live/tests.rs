@@ -530,3 +530,22 @@ fn a_kill_leaves_no_folder_open() {
     assert_eq!(folder.mode("touched"), 0o750);
     assert_eq!(fs::read_dir(folder.at(".quintet/tmp")).unwrap().count(), 0);
 }
+
+#[test]
+fn a_tree_may_be_as_deep_as_it_likes() {
+    const DEPTH: usize = 1_900;
+    let mut folder = Folder::with(&[]);
+    let below = |depth| format!("top/{}", vec!["d"; depth].join("/"));
+    fs::create_dir_all(folder.at(&below(DEPTH))).unwrap();
+    assert_eq!(folder.everything().len(), DEPTH + 1);
+    assert_eq!(folder.look(Look::Whole), [""; 0]);
+    let mut again = LiveTree::open(Root::open(&folder.at("")).unwrap(), Vec::new());
+    assert_eq!(
+        again.look(Look::Whole, &folder.cas).unwrap().changes.len(),
+        DEPTH + 1
+    );
+    for depth in (0..=DEPTH).rev() {
+        fs::remove_dir(folder.at(&below(depth))).unwrap();
+    }
+    assert_eq!(folder.everything().len(), DEPTH + 1);
+}
