@@ -377,7 +377,7 @@ impl LiveTree {
                     Ok(folder) => Some((parent, folder)),
                     // A path whose folder is gone, or is a symlink now, is gone itself.
                     Err(error) if root::is_absence(&error) => {
-                        self.vanish(path, looking);
+                        self.removed(path, looking);
                         None
                     }
                     Err(error) => {
@@ -405,7 +405,7 @@ impl LiveTree {
         let stat = match sys::statat(folder, path.name(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(rustix::io::Errno::NOENT) => {
-                self.vanish(path, looking);
+                self.removed(path, looking);
                 return Ok(());
             }
             Err(errno) => {
@@ -413,14 +413,15 @@ impl LiveTree {
                 return Ok(());
             }
         };
-        let Some(kind) = root::kind(&stat) else {
+        let kind = root::kind(&stat);
+        if self.is_ignored(path, kind == Some(Kind::Directory)) {
+            return Ok(());
+        }
+        let Some(kind) = kind else {
             self.report(path.as_str(), ProblemReason::SpecialFile);
             self.vanish(path, looking);
             return Ok(());
         };
-        if self.is_ignored(path, kind == Kind::Directory) {
-            return Ok(());
-        }
         let mode = root::mode(&stat);
         if kind == Kind::Directory {
             let same = self
@@ -561,8 +562,8 @@ impl LiveTree {
         }
         let here: BTreeSet<WorkspacePath> = children.into_iter().collect();
         for child in self.seen_children(path) {
-            if !here.contains(&child) && !self.is_ignored(&child, false) {
-                self.vanish(&child, looking);
+            if !here.contains(&child) {
+                self.removed(&child, looking);
             }
         }
         Ok(())

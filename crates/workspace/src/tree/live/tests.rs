@@ -549,3 +549,19 @@ fn a_tree_may_be_as_deep_as_it_likes() {
     }
     assert_eq!(folder.everything().len(), DEPTH + 1);
 }
+
+#[test]
+fn what_is_no_longer_followed_is_removed_here_alone() {
+    let mut folder = Folder::with(&["out/x", "out/y", "a.log", "b.log", "f"]);
+    fs::write(folder.at(IGNORE_FILE), "out/\n*.log\n").unwrap();
+    assert_eq!(folder.everything(), [format!("write {IGNORE_FILE}")]);
+    // Told by the kernel, and found by looking.
+    fs::remove_file(folder.at("out/x")).unwrap();
+    fs::remove_file(folder.at("a.log")).unwrap();
+    fs::remove_file(folder.at("f")).unwrap();
+    assert_eq!(folder.everything(), ["delete f"]);
+    fs::remove_dir_all(folder.at("out")).unwrap();
+    assert_eq!(folder.everything(), [""; 0]);
+    fs::remove_file(folder.at("b.log")).unwrap();
+    assert_eq!(folder.look(Look::Whole), [""; 0]);
+}
