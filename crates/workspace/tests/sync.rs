@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use harness::{Host, LONG, Mirror, noise, temporary_files, tree};
 use quintet_workspace::history::{LogQuery, PrunePolicy};
-use quintet_workspace::master::UndoRange;
+use quintet_workspace::master::{UndoRange, WorkspaceError};
 use quintet_workspace::proto::{ChangeKind, WorkspacePath};
 use quintet_workspace::{Workspace, WorkspaceConfig};
 
@@ -203,6 +203,59 @@ async fn the_past_can_be_seen_compared_and_restored() {
     );
     workspace.restore(first, None, false).await.unwrap();
     assert_eq!(tree(&dir), before, "a checkpoint is never pruned");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_restore_cannot_change_is_told_when_all_else_is_done() {
+    let host = Host::new().await;
+    let (dir, workspace) = (host.dir(), &host.workspace);
+    fs::create_dir(dir.join("out")).unwrap();
+    let write = |text: &str, files: &[&str]| {
+        for file in files {
+            fs::write(dir.join(file), text).unwrap();
+        }
+    };
+    write("one", &["b", "out/changed", "out/gone", "out/same", "zz"]);
+    let first = workspace.flush().await.unwrap();
+    write(
+        "two, longer",
+        &["b", "out/changed", "out/gone", "out/same", "zz"],
+    );
+    workspace.flush().await.unwrap();
+    fs::write(dir.join(".quintetignore"), "out/\n").unwrap();
+    let second = workspace.flush().await.unwrap();
+    write("precious", &["out/changed"]);
+    fs::remove_file(dir.join("out/gone")).unwrap();
+
+    let refused = workspace.restore(first, None, false).await.unwrap_err();
+    let told = refused.to_string();
+    let WorkspaceError::InTheWay {
+        left,
+        changed,
+        before,
+    } = refused
+    else {
+        panic!("{told}");
+    };
+    assert_eq!(left.len(), 1, "{told}");
+    assert_eq!(
+        (left[0].0.as_str(), changed, before),
+        ("out/changed", 5, second)
+    );
+    let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
+    assert_eq!(read("out/changed"), "precious");
+    for file in ["b", "out/gone", "out/same", "zz"] {
+        assert_eq!(read(file), "one", "{file}");
+    }
+    assert!(!dir.join(".quintetignore").exists());
+    // Nothing leaves it out any more, so it is recorded before it is replaced.
+    workspace.restore(first, None, false).await.unwrap();
+    assert_eq!(read("out/changed"), "one");
+    let query = LogQuery {
+        path: Some(path("out/changed")),
+        ..LogQuery::default()
+    };
+    assert_eq!(workspace.log(query).await.unwrap().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -238,6 +238,13 @@ impl Engine {
                 Applied::LeftFolder(_) => return Ok(Some("the folder is not empty".to_owned())),
                 Applied::NeedContent => return Ok(Some("its content is missing".to_owned())),
                 Applied::InTheWay(reason) => return Ok(Some(reason)),
+                // To look again would find nothing.
+                Applied::Diverged(_) if self.tree.is_left_out(&step.path) => {
+                    return Ok(Some(
+                        "it was changed where .quintetignore leaves it out; move it away first"
+                            .to_owned(),
+                    ));
+                }
                 Applied::Diverged(_) => {
                     self.tree.look_again(step.path, Instant::now());
                     return Ok(Some("it is being changed here".to_owned()));
@@ -367,42 +374,74 @@ impl Engine {
         result
     }
 
-    /// Makes paths hold given versions, as new changes of this side.
+    /// Makes paths hold given versions, as new changes of this side. What cannot be
+    /// done is told when all else is.
     pub(super) fn put(
         &mut self,
         changes: Vec<(WorkspacePath, Option<Node>)>,
     ) -> Result<u64, WorkspaceError> {
-        self.flush()?;
+        let before = self.flush()?;
         let guard = self.cas.writing()?;
         let mut done = Vec::new();
-        let mut in_the_way = None;
-        let author = self.author.clone();
+        let mut left = Vec::new();
+        let (mut changed, mut failure) = (0, None);
         for (path, node) in changes {
-            let change =
-                crate::proto::ChangeKind::between(self.held(&path).as_ref(), node.as_ref());
             if self.ledger.node(&path) == node.as_ref() {
                 continue;
             }
-            let step = Step {
-                path: path.clone(),
-                node,
-                change,
-                from: None,
-            };
-            match self.apply_steps(vec![step], &author, &HashMap::new(), &mut done) {
-                Ok(None) => {}
-                Ok(Some(reason)) => in_the_way = Some(WorkspaceError::InTheWay { path, reason }),
-                Err(error) => in_the_way = Some(error),
-            }
-            if in_the_way.is_some() {
-                break;
+            match self.put_one(&path, node.as_ref(), &mut done) {
+                Ok(None) => changed += 1,
+                Ok(Some(reason)) => left.push((path, reason)),
+                Err(WorkspaceError::Tree(error)) if !error.may_pass() => {
+                    left.push((path, error.reason()));
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
             }
         }
         self.finish("", done, &HashMap::new(), &[])?;
         drop(guard);
-        match in_the_way {
-            Some(error) => Err(error),
-            None => Ok(self.ledger.current()),
+        match failure {
+            Some(error) if changed == 0 => Err(error),
+            Some(error) => Err(WorkspaceError::Halfway {
+                changed,
+                before,
+                source: Box::new(error),
+            }),
+            None if left.is_empty() => Ok(self.ledger.current()),
+            None => Err(WorkspaceError::InTheWay {
+                left,
+                changed,
+                before,
+            }),
         }
+    }
+
+    /// `Some` says what is in the way. What somebody does to the path at the same
+    /// moment is recorded before it is replaced.
+    fn put_one(
+        &mut self,
+        path: &WorkspacePath,
+        node: Option<&Node>,
+        done: &mut Vec<Done>,
+    ) -> Result<Option<String>, WorkspaceError> {
+        let mut in_the_way = None;
+        for _ in 0..ATTEMPTS {
+            let step = Step {
+                path: path.clone(),
+                node: node.cloned(),
+                change: crate::proto::ChangeKind::between(self.held(path).as_ref(), node),
+                from: None,
+            };
+            let author = self.author.clone();
+            in_the_way = self.apply_steps(vec![step], &author, &HashMap::new(), done)?;
+            if in_the_way.is_none() {
+                break;
+            }
+            self.notice(done)?;
+        }
+        Ok(in_the_way)
     }
 }

@@ -149,13 +149,25 @@ pub enum WorkspaceError {
         /// The content.
         hash: ContentHash,
     },
-    /// A path could not be changed.
-    #[error("{path} could not be changed: {reason}")]
+    /// Some paths could not be changed; the others are.
+    #[error("{}", in_the_way(.left, *.changed, *.before))]
     InTheWay {
-        /// The path.
-        path: WorkspacePath,
-        /// Why.
-        reason: String,
+        /// Those that could not, and why.
+        left: Vec<(WorkspacePath, String)>,
+        /// How many could.
+        changed: usize,
+        /// Where the history was before.
+        before: u64,
+    },
+    /// Some paths were changed, and then it went no further.
+    #[error("{source}; {}", so_far(*.changed, *.before))]
+    Halfway {
+        /// How many.
+        changed: usize,
+        /// Where the history was before.
+        before: u64,
+        /// What happened.
+        source: Box<WorkspaceError>,
     },
     /// A checkpoint of that name exists.
     #[error("there is a checkpoint {name:?} already; choose another name")]
@@ -195,6 +207,28 @@ pub enum WorkspaceError {
     /// Writing out failed.
     #[error("writing: {0}")]
     Output(#[source] io::Error),
+}
+
+fn in_the_way(left: &[(WorkspacePath, String)], changed: usize, before: u64) -> String {
+    const NAMED: usize = 3;
+    let name = |(path, reason): &(WorkspacePath, String)| format!("{path} ({reason})");
+    let mut named: Vec<String> = left.iter().take(NAMED).map(name).collect();
+    if left.len() > NAMED {
+        named.push(format!("{} more", left.len() - NAMED));
+    }
+    format!(
+        "these could not be changed: {}; {}",
+        named.join(", "),
+        so_far(changed, before)
+    )
+}
+
+fn so_far(changed: usize, before: u64) -> String {
+    match changed {
+        0 => "nothing was changed".to_owned(),
+        1 => format!("1 path is changed; what was before is sequence {before}"),
+        count => format!("{count} paths are changed; what was before is sequence {before}"),
+    }
 }
 
 /// How far a replica is.

@@ -83,6 +83,11 @@ impl LiveTree {
                     self.see(path, None);
                     return Ok(Applied::Done);
                 }
+                // That it was removed is told to nobody, and nothing is lost here.
+                Capture::Absent if self.is_left_out(path) => {
+                    self.see(path, None);
+                    expected = None;
+                }
                 Capture::Absent => return Ok(Applied::Diverged(None)),
                 // It looked different and holds the same.
                 Capture::Is(captured)

@@ -62,8 +62,7 @@ impl LiveTree {
 
     /// What is not followed any more may go without a word: elsewhere it stays.
     pub(super) fn removed(&mut self, path: &WorkspacePath, looking: &mut Looking) {
-        let was_folder = |seen: &Seen| seen.node.is_directory();
-        if !self.is_ignored(path, self.seen.get(path).is_some_and(was_folder)) {
+        if !self.is_left_out(path) {
             self.vanish(path, looking);
         }
     }

@@ -10,6 +10,7 @@ use rustix::fs::{self as sys, AtFlags, Stat};
 use super::capture::cores;
 use super::live::LiveTree;
 use super::root::{self, Fingerprint, Root};
+use super::seen::Seen;
 use super::{Refused, TrackLimits};
 use crate::proto::{Kind, WorkspacePath};
 
@@ -23,6 +24,12 @@ const SHARE: usize = 8;
 impl LiveTree {
     pub(super) fn is_ignored(&self, path: &WorkspacePath, is_folder: bool) -> bool {
         ignores(&self.ignore, path, is_folder)
+    }
+
+    /// Whether a path that was followed is so no longer.
+    pub(crate) fn is_left_out(&self, path: &WorkspacePath) -> bool {
+        let was_folder = |seen: &Seen| seen.node.is_directory();
+        self.is_ignored(path, self.seen.get(path).is_some_and(was_folder))
     }
 
     /// Reads the rules again if they may have changed since; says whether.
