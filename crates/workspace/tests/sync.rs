@@ -606,6 +606,11 @@ async fn damage_of_a_small_content_is_found_and_shown_to_nobody() {
     assert_eq!((report.contents, report.damaged.len()), (0, 1));
     let shown = host.workspace.show(path("f"), 1, std::io::sink()).await;
     assert!(shown.is_err(), "{shown:?}");
+    // A file that holds it heals it.
+    fs::write(host.dir().join("again"), "small").unwrap();
+    host.workspace.flush().await.unwrap();
+    let report = host.workspace.verify().await.unwrap();
+    assert_eq!((report.contents, report.damaged.len()), (1, 0));
 }
 
 /// The replica only sees that its connection ends.

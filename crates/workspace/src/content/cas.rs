@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,18 +44,20 @@ pub enum CasError {
     },
     /// An object does not hold what its name says.
     #[error(
-        "the stored content {hash} is damaged ({detail}); restore {path} from a backup, or remove it"
+        "the stored content {hash} is damaged ({detail}) and kept as {path}; write a file that holds it anew, or put the object back from a backup"
     )]
     Damaged {
         /// Its name.
         hash: ContentHash,
-        /// Its file.
+        /// Where it is now.
         path: PathBuf,
         /// What is wrong.
         detail: String,
     },
     /// A content needs a chunk that is not there.
-    #[error("the stored content {hash} lacks its chunk {chunk}")]
+    #[error(
+        "the stored content {hash} lacks its chunk {chunk}; write a file that holds it anew, or put the object back from a backup"
+    )]
     MissingChunk {
         /// The content.
         hash: ContentHash,
@@ -77,6 +80,27 @@ pub enum Object {
     Bytes(Bytes),
     /// The list of its chunks.
     Chunks(Manifest),
+}
+
+/// An object could not be read.
+enum Fault {
+    Io(io::Error),
+    Damaged(String),
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::damaged("it is cut short"),
+            _ => Self::Io(error),
+        }
+    }
+}
+
+impl Fault {
+    fn damaged(detail: &str) -> Self {
+        Self::Damaged(detail.to_owned())
+    }
 }
 
 /// Who finds out whether stored bytes have the hash that is their name.
@@ -182,7 +206,13 @@ impl Cas {
 
     /// Stores the list of chunks of a content. The chunks are there already.
     pub fn put_manifest(&self, hash: &ContentHash, manifest: &Manifest) -> Result<(), CasError> {
-        if self.has(hash) {
+        let is_stored = match self.list(hash) {
+            // One that was cut otherwise may name a chunk that was damaged since.
+            Ok(Some(list)) => list.chunks.iter().all(|chunk| self.has(&chunk.hash)),
+            Ok(None) => self.has(hash),
+            Err(_) => false,
+        };
+        if is_stored {
             return Ok(());
         }
         let mut body = Vec::with_capacity(8 + manifest.chunks.len() * 36);
@@ -291,55 +321,86 @@ impl Cas {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(CasError::Io { path, source }),
         };
-        let damaged = |detail: &str| CasError::Damaged {
-            hash: *hash,
-            path: path.clone(),
-            detail: detail.to_owned(),
-        };
-        let length = file.metadata().map_err(at(&path))?.len();
+        match self.decode(&mut file, hash, trust) {
+            Ok(object) => Ok(Some(object)),
+            Err(Fault::Io(source)) => Err(CasError::Io { path, source }),
+            Err(Fault::Damaged(detail)) => Err(self.damaged(hash, &file, detail)),
+        }
+    }
+
+    fn decode(&self, file: &mut File, hash: &ContentHash, trust: Trust) -> Result<Object, Fault> {
+        let length = file.metadata()?.len();
         if length > MAX_OBJECT {
-            return Err(damaged("it is far too long"));
+            return Err(Fault::damaged("it is far too long"));
         }
         // All at once, the first byte too: some processors copy ten times slower to
         // memory that is a few bytes further into its page than the source is.
         let mut stored = self.spare.take();
         stored.resize(usize::try_from(length).unwrap_or_default(), 0);
-        match file.read_exact(&mut stored) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(damaged("it is cut short"));
-            }
-            read => read.map_err(at(&path))?,
-        }
+        file.read_exact(&mut stored)?;
         let stored = self.share(stored);
         let Some((kind, body)) = stored.split_first() else {
-            return Err(damaged("it is empty"));
+            return Err(Fault::damaged("it is empty"));
         };
         let object = match *kind {
             RAW => Object::Bytes(stored.slice(1..)),
             ZSTD => {
                 let (length, packed) = body
                     .split_first_chunk::<4>()
-                    .ok_or_else(|| damaged("it is cut short"))?;
+                    .ok_or_else(|| Fault::damaged("it is cut short"))?;
                 let length = u64::from(u32::from_le_bytes(*length));
                 if length > MAX_OBJECT {
-                    return Err(damaged("it claims to be far too long"));
+                    return Err(Fault::damaged("it claims to be far too long"));
                 }
                 let length = usize::try_from(length).unwrap_or_default();
                 let bytes = zstd::bulk::decompress(packed, length)
-                    .map_err(|error| damaged(&error.to_string()))?;
+                    .map_err(|error| Fault::damaged(&error.to_string()))?;
                 Object::Bytes(bytes.into())
             }
             CHUNKS => {
-                Object::Chunks(read_manifest(body).ok_or_else(|| damaged("its list is broken"))?)
+                let list = read_manifest(body);
+                Object::Chunks(list.ok_or_else(|| Fault::damaged("its list is broken"))?)
             }
-            _ => return Err(damaged("its first byte is unknown")),
+            _ => return Err(Fault::damaged("its first byte is unknown")),
         };
         match &object {
             Object::Bytes(bytes) if trust == Trust::Verify && ContentHash::of(bytes) != *hash => {
-                Err(damaged("its hash is another one"))
+                Err(Fault::damaged("its hash is another one"))
             }
-            _ => Ok(Some(object)),
+            _ => Ok(object),
         }
+    }
+
+    /// Has a damaged object out of the way, so that its content is stored anew when
+    /// somebody writes it again. It is kept: it may be all that is left of it.
+    fn damaged(&self, hash: &ContentHash, found: &File, detail: String) -> CasError {
+        let path = self.set_aside(hash, found).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a damaged object stays where it is");
+            self.object_path(hash)
+        });
+        CasError::Damaged {
+            hash: *hash,
+            path,
+            detail,
+        }
+    }
+
+    fn set_aside(&self, hash: &ContentHash, found: &File) -> Result<PathBuf, CasError> {
+        let folder = self.dir.join("damaged");
+        make_private(&folder).map_err(at(&folder))?;
+        let (path, aside) = (self.object_path(hash), folder.join(hash.to_string()));
+        // Who finds it at the same moment must not take away what is stored anew.
+        let total = self.total()?;
+        let found = found.metadata().map_err(at(&path))?;
+        let is_there = fs::symlink_metadata(&path)
+            .is_ok_and(|there| (there.dev(), there.ino()) == (found.dev(), found.ino()));
+        if is_there {
+            fs::rename(&path, &aside).map_err(at(&path))?;
+            if let Some(sum) = total.get() {
+                total.set(sum.saturating_sub(on_disk(found.len())))?;
+            }
+        }
+        Ok(aside)
     }
 
     /// What was read, for many hands; its memory comes back when all let go of it.
@@ -367,11 +428,10 @@ impl Cas {
             out.write_all(&bytes).map_err(at(Path::new("(output)")))?;
         }
         if hasher.finalize().as_bytes() != hash.as_bytes() {
-            return Err(CasError::Damaged {
-                hash: *hash,
-                path: self.object_path(hash),
-                detail: "its chunks make another content".to_owned(),
-            });
+            let path = self.object_path(hash);
+            let list = File::open(&path).map_err(at(&path))?;
+            let detail = "its chunks make another content".to_owned();
+            return Err(self.damaged(hash, &list, detail));
         }
         Ok(())
     }
@@ -488,6 +548,74 @@ mod tests {
         assert!(matches!(cas.read(&hash), Err(CasError::Damaged { .. })));
         fs::write(&path, []).unwrap();
         assert!(matches!(cas.read(&hash), Err(CasError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_damaged_object_is_set_aside_and_its_content_is_stored_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let cas = Cas::open(dir.path()).unwrap();
+        let mut bytes = vec![0; 2 << 20];
+        blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+        let whole = cas.ingest(&bytes[..]).unwrap();
+        cas.sync().unwrap();
+        let list = whole.chunks.unwrap();
+        let store_again = |name: &ContentHash| {
+            let path = cas.object_path(name);
+            let mut damaged = fs::read(&path).unwrap();
+            *damaged.last_mut().unwrap() ^= 1;
+            fs::write(&path, &damaged).unwrap();
+            cas.ingest(&bytes[..]).unwrap();
+            let read = || {
+                let Some(Object::Chunks(list)) = cas.read(&whole.hash)? else {
+                    panic!("the list is gone");
+                };
+                let mut back = Vec::new();
+                cas.copy_chunks(&whole.hash, &list, &mut back)?;
+                Ok::<_, CasError>(back)
+            };
+            // Nobody has looked at it yet.
+            let Err(CasError::Damaged { path: kept, .. }) = read() else {
+                panic!("damage is not seen");
+            };
+            assert_eq!(fs::read(kept).unwrap(), damaged);
+            read().unwrap_err();
+            cas.ingest(&bytes[..]).unwrap();
+            cas.sync().unwrap();
+            assert!(read().unwrap() == bytes);
+            let objects = cas.objects().unwrap().into_iter();
+            let lengths = objects.map(|(_, path)| path.metadata().unwrap().len());
+            assert_eq!(cas.disk_bytes().unwrap(), lengths.map(on_disk).sum::<u64>());
+        };
+        cas.disk_bytes().unwrap();
+        store_again(&list.chunks[0].hash);
+    }
+
+    #[test]
+    fn a_list_that_names_a_damaged_chunk_gives_way_to_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let cas = Cas::open(dir.path()).unwrap();
+        let mut bytes = vec![0; 2 << 20];
+        blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+        let hash = ContentHash::of(&bytes);
+        let (left, right) = bytes.split_at(1 << 20);
+        let chunks = [(left, 0), (right, 1 << 20)].map(|(bytes, offset)| ChunkRef {
+            hash: ContentHash::of(bytes),
+            offset,
+            size: bytes.len() as u64,
+        });
+        for (chunk, bytes) in chunks.iter().zip([left, right]) {
+            cas.put_bytes(&chunk.hash, bytes).unwrap();
+        }
+        let halves = Manifest {
+            total_size: 2 << 20,
+            chunk_size: CHUNK_AVERAGE,
+            chunks: chunks.to_vec(),
+        };
+        cas.put_manifest(&hash, &halves).unwrap();
+        fs::write(cas.object_path(&chunks[1].hash), [RAW]).unwrap();
+        cas.read(&chunks[1].hash).unwrap_err();
+        let list = cas.ingest(&bytes[..]).unwrap().chunks.unwrap();
+        assert_eq!(cas.read(&hash).unwrap(), Some(Object::Chunks(list)));
     }
 
     #[test]

@@ -13,10 +13,11 @@
 //! hash and u32 LE of length for each).
 //!
 //! **Rules.** Written beside, renamed, and synced before anything refers to it.
-//! Verified on every read, but for what goes to a replica that verifies it. A
-//! writer holds the store's lock shared from its first object until what refers
-//! to it is committed; garbage collection removes objects only while it holds it
-//! alone, and looks at the references again then.
+//! Verified on every read, but for what goes to a replica that verifies it. What
+//! turns out to be damaged is moved to `cas/damaged/`, so that it is stored anew when
+//! it is written again. A writer holds the store's lock shared from its first object
+//! until what refers to it is committed; garbage collection removes objects only while
+//! it holds it alone, and looks at the references again then.
 
 mod blocks;
 mod cas;

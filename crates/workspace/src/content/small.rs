@@ -15,7 +15,12 @@ pub(crate) const SCHEMA: &str = "
 
 pub(crate) fn put(db: &Connection, hash: &ContentHash, bytes: &[u8]) -> rusqlite::Result<()> {
     let size = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
-    let mut insert = db.prepare_cached("INSERT OR IGNORE INTO content VALUES (?1, ?2, ?3, ?4)")?;
+    // One that was damaged since is replaced.
+    let mut insert = db.prepare_cached(
+        "INSERT INTO content VALUES (?1, ?2, ?3, ?4) ON CONFLICT (hash) DO UPDATE \
+         SET size = excluded.size, packed = excluded.packed, data = excluded.data \
+         WHERE data <> excluded.data",
+    )?;
     match compress(bytes) {
         Some(packed) => insert.execute(params![hash.as_bytes(), size, true, packed])?,
         None => insert.execute(params![hash.as_bytes(), size, false, bytes])?,

@@ -144,7 +144,9 @@ pub enum WorkspaceError {
         sequence: u64,
     },
     /// A content that the history refers to is missing.
-    #[error("the content {hash} is missing from the store; run verify to see what is affected")]
+    #[error(
+        "the content {hash} is missing from the store; write a file that holds it anew, or run verify to see what is affected"
+    )]
     MissingContent {
         /// The content.
         hash: ContentHash,

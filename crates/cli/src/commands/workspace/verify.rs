@@ -46,7 +46,7 @@ pub(crate) async fn run(context: &Context, args: VerifyArgs) -> Result<ExitCode,
     if !report.damaged.is_empty() {
         return Err(
             CommandError::failed(format!("{} contents are damaged", report.damaged.len()))
-                .hint("a version that another folder or replica still holds can be put back there"),
+                .hint("copy a file that still holds such a version into the folder, or `touch` it there: it is stored anew"),
         );
     }
     Ok(ExitCode::SUCCESS)
