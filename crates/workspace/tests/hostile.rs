@@ -175,6 +175,33 @@ async fn a_master_refuses_bad_entries_one_by_one() {
     assert_eq!(tree(&host.dir()).len(), 2);
 }
 
+/// A peer need not count on where it stopped: the number only tells answers apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_is_used_again_for_what_was_made_later_is_another_entry() {
+    let host = Host::new().await;
+    fs::write(host.dir().join("g"), "theirs").unwrap();
+    host.workspace.flush().await.unwrap();
+    let mut peer = Peer::new(UnixStream::connect(host.socket()).await.unwrap());
+    let both = |base: u64| {
+        let entries = [entry(1, "f", b"mine"), entry(2, "g", b"mine")];
+        let on = |entry| WriteBackEntry {
+            master_rowid_seen: base.cast_signed(),
+            ..entry
+        };
+        entries.map(on).to_vec()
+    };
+    assert_eq!(write_back(&mut peer, both(0)).await, (vec![1], vec![2]));
+    fs::remove_file(host.dir().join("f")).unwrap();
+    let seen = host.workspace.flush().await.unwrap();
+    assert_eq!(
+        write_back(&mut peer, both(seen)).await,
+        (vec![1, 2], vec![])
+    );
+    for name in ["f", "g"] {
+        assert_eq!(fs::read_to_string(host.dir().join(name)).unwrap(), "mine");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entry_that_is_sent_again_gets_the_same_answer_after_a_restart_too() {
     let mut host = Host::new().await;

@@ -60,13 +60,14 @@ impl HistoryError {
     }
 }
 
-const FORMAT: i64 = 3;
+const FORMAT: i64 = 4;
 
 /// What brings a history of each earlier format one further. An answer without a
-/// digest is given again as it was.
+/// digest or a base is given again as it was.
 const UPGRADES: &[(i64, &str)] = &[
     (1, seen::FROM_FORMAT_1),
     (2, "ALTER TABLE answers ADD COLUMN digest BLOB;"),
+    (3, "ALTER TABLE answers ADD COLUMN base INTEGER;"),
 ];
 
 const SCHEMA: &str = "
@@ -88,6 +89,7 @@ const SCHEMA: &str = "
         sequence INTEGER,
         reason TEXT,
         digest BLOB,
+        base INTEGER,
         PRIMARY KEY (sandbox, local_seq)
     ) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS intents (
@@ -127,12 +129,27 @@ pub struct Answered {
     pub answer: Answer,
     /// Of the entry; `None` where that was not remembered yet.
     pub digest: Option<ContentHash>,
+    /// The base of the entry; `None` where that was not remembered yet.
+    pub base: Option<u64>,
 }
 
 impl Answered {
-    /// Whether it was given to this entry.
+    /// What is remembered of an answer to this entry.
+    pub fn to(entry: &WriteBackEntry, answer: Answer) -> Self {
+        Self {
+            answer,
+            digest: Some(entry.digest()),
+            base: Some(entry.base()),
+        }
+    }
+
+    /// Whether it was given to this entry. Not to one that was made on something later than
+    /// what the answer tells: that is another one, of a replica that counts from the same
+    /// number again. One that is sent again can only have lost its base.
     pub fn is_for(&self, entry: &WriteBackEntry) -> bool {
+        let through = |base: u64| self.answer.as_ref().map_or(base, |told| base.max(*told));
         self.digest.is_none_or(|digest| digest == entry.digest())
+            && self.base.is_none_or(|base| entry.base() <= through(base))
     }
 }
 
@@ -285,7 +302,7 @@ impl History {
     ) -> Result<HashMap<u64, Answered>, HistoryError> {
         let read = || {
             let mut select = self.db.prepare_cached(
-                "SELECT sequence, reason, digest FROM answers WHERE sandbox = ?1 AND local_seq = ?2",
+                "SELECT sequence, reason, digest, base FROM answers WHERE sandbox = ?1 AND local_seq = ?2",
             )?;
             let mut found = HashMap::new();
             for local_seq in local_seqs {
@@ -297,6 +314,7 @@ impl History {
                                 None => Err(row.get(1)?),
                             },
                             digest: row.get(2)?,
+                            base: row.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned),
                         })
                     })
                     .optional()?;
@@ -388,13 +406,14 @@ pub(crate) fn put_answer(
         Ok(sequence) => (Some(sequence.cast_signed()), None),
         Err(reason) => (None, Some(reason)),
     };
-    db.prepare_cached("INSERT OR REPLACE INTO answers VALUES (?1, ?2, ?3, ?4, ?5)")?
+    db.prepare_cached("INSERT OR REPLACE INTO answers VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
         .execute(params![
             sandbox,
             local_seq.cast_signed(),
             sequence,
             reason,
             answered.digest,
+            answered.base.map(u64::cast_signed),
         ])?;
     Ok(())
 }
@@ -475,6 +494,7 @@ mod tests {
             let kept = Answered {
                 answer: Ok(7),
                 digest: None,
+                base: None,
             };
             assert_eq!(answers, HashMap::from([(1, kept)]));
         }

@@ -50,8 +50,7 @@ impl Engine {
             }
             match self.take_entry(request, entry, &mut contents, &mut done) {
                 Ok(answer) => {
-                    let digest = Some(entry.digest());
-                    let answered = Answered { answer, digest };
+                    let answered = Answered::to(entry, answer);
                     // The same entry may come once more in this batch.
                     known.insert(number, answered.clone());
                     answers.push((number, answered));

@@ -144,7 +144,6 @@ impl CheckedEntry {
     /// Checks an entry as it came. The error is the reason for its rejection.
     pub fn check(entry: &WriteBackEntry) -> Result<Self, String> {
         let path = WorkspacePath::parse(&entry.filepath).map_err(|error| error.to_string())?;
-        let base = u64::try_from(entry.master_rowid_seen).unwrap_or(0);
         let operation = match &entry.operation {
             _ if entry.is_deletion => Operation::Delete,
             WriteOperation::Delete => Operation::Delete,
@@ -167,7 +166,7 @@ impl CheckedEntry {
             local_seq: entry.local_seq,
             path,
             operation,
-            base,
+            base: entry.base(),
             done_to,
         })
     }

@@ -137,6 +137,11 @@ pub struct WriteBackEntry {
 }
 
 impl WriteBackEntry {
+    /// The sequence of its base; 0 for what is none.
+    pub fn base(&self) -> u64 {
+        u64::try_from(self.master_rowid_seen).unwrap_or(0)
+    }
+
     /// Stands for what the entry asks for, however its content travels: an entry
     /// that is sent again has the same one.
     pub fn digest(&self) -> ContentHash {
