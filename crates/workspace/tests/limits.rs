@@ -17,7 +17,7 @@ use harness::{Host, noise, tree};
 use quintet_workspace::history::LogQuery;
 use quintet_workspace::master::OpenError;
 use quintet_workspace::tree::{ProblemReason, Refused, TrackLimits};
-use quintet_workspace::{Workspace, WorkspaceConfig};
+use quintet_workspace::{Place, Replica, ReplicaConfig, Workspace, WorkspaceConfig};
 
 fn open(dir: &Path, limits: TrackLimits) -> Result<Workspace, OpenError> {
     let state = tempfile::tempdir().unwrap();
@@ -78,6 +78,33 @@ fn what_nobody_means_to_track_is_refused_before_it_is_read() {
     assert!(open(&dir, told_to).is_ok());
     fs::write(dir.join(".quintetignore"), "b\nc\n").unwrap();
     assert!(open(&dir, few).is_ok(), "what is ignored does not count");
+}
+
+/// Whoever looks at it next would record all of it.
+#[test]
+fn what_was_refused_has_not_become_a_workspace() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("project");
+    fs::create_dir(&dir).unwrap();
+    for name in ["a", "b"] {
+        fs::write(dir.join(name), name).unwrap();
+    }
+    let place = Place::of(home.path(), &dir).unwrap();
+    let few = TrackLimits {
+        max_entries: 1,
+        ..TrackLimits::default()
+    };
+    let mut config = WorkspaceConfig::new(&dir, &place.state_dir, &place.cas_dir);
+    config.limits = few.clone();
+    let mut copy = ReplicaConfig::new(&dir, &place.state_dir, "one");
+    copy.limits = few;
+    for _ in 0..2 {
+        let refused = Workspace::open(&config);
+        assert!(matches!(refused, Err(OpenError::Refused(_))), "{refused:?}");
+        let refused = Replica::open(&copy).map(|_| ());
+        assert!(matches!(refused, Err(OpenError::Refused(_))), "{refused:?}");
+        assert_eq!(place.role(), None);
+    }
 }
 
 #[test]

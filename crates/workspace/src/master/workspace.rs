@@ -371,8 +371,13 @@ impl Workspace {
             return Err(OpenError::StateInside { path: state_dir });
         }
         let lock = lock_state(&state_dir)?;
-        let cas = Arc::new(Cas::open(&config.cas_dir).map_err(WorkspaceError::from)?);
         let history_path = state_dir.join("history.db");
+        let mut tree = LiveTree::open(Root::open(&dir).map_err(io(&dir))?);
+        // Before anything is made that says the folder is a workspace: what is one was allowed.
+        if !history_path.exists() {
+            tree.check_size(&config.limits)?;
+        }
+        let cas = Arc::new(Cas::open(&config.cas_dir).map_err(WorkspaceError::from)?);
         let mut history = History::open(&history_path).map_err(WorkspaceError::from)?;
         cas.register(&history_path).map_err(WorkspaceError::from)?;
         let mut ledger = history.load_ledger().map_err(WorkspaceError::from)?;
@@ -380,12 +385,8 @@ impl Workspace {
         let was_seen = seen::load(history.db())
             .map_err(|source| WorkspaceError::from(history.error(source)))?;
         let intents = history.take_intents().map_err(WorkspaceError::from)?;
-        let root = Root::open(&dir).map_err(io(&dir))?;
         let is_new = was_seen.is_empty() && ledger.current() == 0;
-        let mut tree = LiveTree::open(root, was_seen);
-        if is_new {
-            tree.check_size(&config.limits)?;
-        }
+        tree.recall(was_seen);
         tree.start_watching(config.poll_instead.clone());
         let published = Arc::new(Mutex::new(ledger.clone()));
         let fresh = Arc::new(Fresh::default());

@@ -206,22 +206,22 @@ impl Replica {
         let name = state_dir.join(crate::place::SANDBOX_ID);
         std::fs::write(&name, &config.sandbox_id).map_err(io(&name))?;
         let failed = |error: ReplicaOpError| OpenError::Replica(Box::new(error));
+        let mut tree = LiveTree::open(Root::open(&dir).map_err(io(&dir))?);
+        let database = state_dir.join("replica.db");
+        // Before anything is made that says the folder is a copy: what is one was allowed.
+        if !database.exists() {
+            tree.check_size(&config.limits)?;
+        }
         let cas = Cas::open(&state_dir.join("cas")).map_err(|error| failed(error.into()))?;
-        let mut db = ReplicaDatabase::open(&state_dir.join("replica.db"))
-            .map_err(|error| failed(error.into()))?;
-        let root = Root::open(&dir).map_err(io(&dir))?;
-        finish_interrupted(&mut db, &root, &cas).map_err(failed)?;
+        let mut db = ReplicaDatabase::open(&database).map_err(|error| failed(error.into()))?;
+        finish_interrupted(&mut db, tree.root(), &cas).map_err(failed)?;
         let was_seen = db.read(seen::load).map_err(|error| failed(error.into()))?;
         let nodes: HashMap<_, _> = was_seen
             .iter()
             .map(|(path, seen)| (path.clone(), seen.node.clone()))
             .collect();
         let restored = db.restore(&nodes).map_err(|error| failed(error.into()))?;
-        let is_new = was_seen.is_empty() && restored.applied == 0;
-        let mut tree = LiveTree::open(root, was_seen);
-        if is_new {
-            tree.check_size(&config.limits)?;
-        }
+        tree.recall(was_seen);
         tree.start_watching(config.poll_instead.clone());
         let mut core = ReplicaCore::restore(config.sandbox_id.as_str().into(), restored);
         let (local, found) = mpsc::unbounded_channel();

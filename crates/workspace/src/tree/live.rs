@@ -80,7 +80,7 @@ pub(crate) struct LiveTree {
 }
 
 impl LiveTree {
-    pub(crate) fn open(root: Root, seen: Vec<(WorkspacePath, Seen)>) -> Self {
+    pub(crate) fn open(root: Root) -> Self {
         let mut tree = Self {
             ignore: Gitignore::empty(),
             ignore_file: None,
@@ -98,11 +98,15 @@ impl LiveTree {
             problems: HashSet::new(),
             glimpsed: HashMap::new(),
         };
-        for (path, seen) in seen {
-            tree.see(&path, Some(seen));
-        }
         tree.read_ignore_file();
         tree
+    }
+
+    /// Goes on from what the tree held when it was last seen.
+    pub(crate) fn recall(&mut self, seen: Vec<(WorkspacePath, Seen)>) {
+        for (path, seen) in seen {
+            self.see(&path, Some(seen));
+        }
     }
 
     /// Starts to watch, or says why the tree has to be polled. The first look

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::super::Context;
-use super::{LimitArgs, spinner};
+use super::{LimitArgs, not_opened, spinner};
 use crate::args::JsonArg;
 use crate::error::{CommandError, ErrorKind};
 
@@ -132,7 +132,7 @@ async fn open(place: &Place, args: &MirrorArgs) -> Result<(Replica, Runner), Com
     tokio::task::spawn_blocking(move || Replica::open(&config))
         .await
         .map_err(failed)?
-        .map_err(failed)
+        .map_err(not_opened)
 }
 
 async fn follow(runner: Runner, dial: Master, stop: CancellationToken) -> Result<(), CommandError> {

@@ -23,10 +23,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use quintet_workspace::master::OpenError;
 use quintet_workspace::tree::TrackLimits;
 
 use super::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, ErrorKind};
 use crate::output::stderr_is_terminal;
 
 const EXAMPLES: &str = "\
@@ -121,6 +122,17 @@ impl LimitArgs {
 
     fn poll_instead(&self) -> Option<String> {
         self.poll.then(|| "it was asked for with --poll".to_owned())
+    }
+}
+
+/// Why a folder could not be opened, with the way to have it all the same.
+fn not_opened(error: OpenError) -> CommandError {
+    let is_refused = matches!(error, OpenError::Refused(_));
+    let error = CommandError::new(ErrorKind::Failed, error);
+    match is_refused {
+        true => error
+            .hint("--track-anything allows it; --max-files N and --max-size SIZE set the limits"),
+        false => error,
     }
 }
 

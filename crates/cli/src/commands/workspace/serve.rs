@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::Context;
 use super::gc::Freed;
-use super::{LimitArgs, spinner};
+use super::{LimitArgs, not_opened, spinner};
 use crate::args::JsonArg;
 use crate::error::{CommandError, ErrorKind};
 use crate::settings;
@@ -244,7 +244,7 @@ async fn start(
     tokio::task::spawn_blocking(move || Workspace::start(&config))
         .await
         .map_err(failed)?
-        .map_err(failed)
+        .map_err(not_opened)
 }
 
 fn failed(error: impl Into<anyhow::Error>) -> CommandError {

@@ -21,7 +21,7 @@ impl Folder {
             fs::write(path, file).unwrap();
         }
         let cas = Cas::open(&home.path().join("cas")).unwrap();
-        let mut tree = LiveTree::open(Root::open(&dir).unwrap(), Vec::new());
+        let mut tree = LiveTree::open(Root::open(&dir).unwrap());
         tree.start_watching(None);
         tree.look(Look::Whole, &cas).unwrap();
         assert_eq!(*tree.watch_mode(), WatchMode::Events);
