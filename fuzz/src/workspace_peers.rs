@@ -467,7 +467,9 @@ fn done(
             let outcomes = outcomes.collect();
             core.applied(now, outcomes);
         }
-        ReplicaEffect::SaveProgress { .. } | ReplicaEffect::ForgetSequences => {}
+        ReplicaEffect::SaveProgress { .. }
+        | ReplicaEffect::ForgetSequences
+        | ReplicaEffect::DropPlanned => {}
         ReplicaEffect::Journal(entries) => {
             for entry in &entries {
                 let new = journal.insert(entry.local_seq, ()).is_none();

@@ -183,6 +183,11 @@ impl Assemblies {
         self.all.remove(hash).map(|assembly| assembly.temporary)
     }
 
+    /// Nothing wants what was begun.
+    pub(super) fn drop_all(&mut self) {
+        self.all.clear();
+    }
+
     /// The connection is lost. What came over it need not come again, as far as
     /// the next one wants it.
     pub(super) fn suspend(&mut self) {

@@ -41,6 +41,7 @@ pub(super) enum Command {
         resyncing: bool,
     },
     ForgetSequences,
+    DropPlanned,
     Journal(Vec<JournalEntry>, oneshot::Sender<()>),
     Settle(Vec<Settlement>),
     /// Local changes that were handed over are in the journal's queue, or need
@@ -178,6 +179,7 @@ impl Engine {
                     self.failed(&error.to_string());
                 }
             }
+            Command::DropPlanned => self.assemblies.drop_all(),
             Command::Journal(entries, reply) => {
                 self.unwritten.push_back((entries, reply));
                 self.write_journal();

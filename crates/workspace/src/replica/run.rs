@@ -400,6 +400,9 @@ impl Runner {
             ReplicaEffect::ForgetSequences => {
                 self.engine.send(Command::ForgetSequences);
             }
+            ReplicaEffect::DropPlanned => {
+                self.engine.send(Command::DropPlanned);
+            }
             ReplicaEffect::Journal(entries) => {
                 let through = entries
                     .iter()

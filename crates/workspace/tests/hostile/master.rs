@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
 use super::Peer;
-use super::harness::{LONG, Mirror, noise, tree};
+use super::harness::{LONG, Mirror, noise, temporary_files, tree};
 
 /// A master that says what it is told to, for one connection after another.
 struct FalseMaster {
@@ -357,6 +357,66 @@ async fn a_download_that_was_cut_is_gone_on_with() {
         }
     }
     assert_eq!(fs::read(mirror.dir.join("f")).unwrap(), whole);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_download_that_nobody_wants_any_more_takes_no_room() {
+    let master = FalseMaster::new();
+    let mirror = Mirror::start(master.home.path(), "one").await;
+    let parts = ["one", "two"].map(|seed| noise(seed, 600_000));
+    let whole = parts.concat();
+    let chunks = (0..).zip(&parts).map(|(index, part)| ChunkRef {
+        hash: ContentHash::of(part),
+        offset: index * 600_000,
+        size: 600_000,
+    });
+    let manifest = Manifest {
+        total_size: 1_200_000,
+        chunk_size: 600_000,
+        chunks: chunks.collect(),
+    };
+    let (mut peer, _) = master.accept().await;
+    peer.send(notification(1, "f", &whole, false)).await;
+    peer.send(heartbeat(1)).await;
+    let response = |bytes: &[u8], size: u64, chunk_manifest| WireMessage::ContentFetchResponse {
+        content_hash: match size {
+            1_200_000 => ContentHash::of(&whole).to_string(),
+            _ => ContentHash::of(bytes).to_string(),
+        },
+        content: bytes.to_vec().into(),
+        size,
+        chunk_manifest,
+    };
+    let is_request =
+        |message: &WireMessage| matches!(message, WireMessage::ContentFetchRequest { .. });
+    peer.until(is_request).await;
+    peer.send(response(&[], 1_200_000, Some(manifest.to_json())))
+        .await;
+    peer.until(is_request).await;
+    peer.send(response(&parts[0], 600_000, None)).await;
+    let begun = async {
+        let written = || {
+            temporary_files(&mirror.dir)
+                .into_iter()
+                .any(|file| fs::read(file).is_ok_and(|bytes| bytes.starts_with(&parts[0])))
+        };
+        while !written() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, begun).await.unwrap();
+    drop(peer);
+    // The next connection tells that the file is gone.
+    let (mut peer, _) = master.accept().await;
+    peer.send(notification(2, "other", b"other", true)).await;
+    peer.send(heartbeat(2)).await;
+    let dropped = async {
+        while !temporary_files(&mirror.dir).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, dropped).await.unwrap();
+    assert_eq!(tree(&mirror.dir).len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

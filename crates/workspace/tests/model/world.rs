@@ -517,6 +517,7 @@ impl Rep {
             ReplicaEffect::ForgetSequences => {
                 unreachable!("the master never loses its history")
             }
+            ReplicaEffect::DropPlanned => self.assemblies.0.clear(),
             ReplicaEffect::Journal(entries) => {
                 for entry in &entries {
                     self.durable.next_local_seq = entry.local_seq + 1;

@@ -420,6 +420,7 @@ impl ReplicaCore {
                 FetchStep::Request(hash) => self.out.push_back(fetch::request(&hash)),
                 FetchStep::Plan { hash, manifest } => {
                     let near = self.fetching.get(&hash).cloned().unwrap_or_default();
+                    self.has_planned = true;
                     self.effects.push_back(ReplicaEffect::Plan {
                         hash,
                         manifest,

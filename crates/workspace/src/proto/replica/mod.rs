@@ -138,6 +138,9 @@ pub enum ReplicaEffect {
     /// Remember no longer from which sequences bases came: the master has another
     /// history. Not answered.
     ForgetSequences,
+    /// Drop what was planned and not put in place: nothing wants it any more. Not
+    /// answered.
+    DropPlanned,
     /// Write entries to the journal; answer with [`ReplicaCore::journalled`].
     Journal(Vec<JournalEntry>),
     /// Remember what became of entries: move bases, keep refused bytes as
@@ -333,6 +336,8 @@ pub struct ReplicaCore {
     ready_bytes: usize,
     outstanding: BTreeSet<u64>,
     fetching: HashMap<ContentHash, Vec<WorkspacePath>>,
+    /// Whether something was planned since nothing was wanted.
+    has_planned: bool,
     /// Batches that are being put in place.
     applying: usize,
     journal: BTreeMap<u64, Journalled>,
@@ -382,6 +387,7 @@ impl ReplicaCore {
             ready_bytes: 0,
             outstanding: BTreeSet::new(),
             fetching: HashMap::new(),
+            has_planned: false,
             applying: 0,
             journal: BTreeMap::new(),
             pending: HashMap::new(),
@@ -635,6 +641,10 @@ impl ReplicaCore {
         }
         if self.effects.is_empty() {
             self.drive_apply();
+        }
+        if self.has_planned && self.is_current() && self.fetching.is_empty() {
+            self.has_planned = false;
+            self.effects.push_back(ReplicaEffect::DropPlanned);
         }
         if self.effects.is_empty() && self.saved != (self.applied, self.resyncing) {
             self.saved = (self.applied, self.resyncing);
