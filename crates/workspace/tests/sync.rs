@@ -546,6 +546,35 @@ async fn a_renamed_file_that_is_refused_keeps_its_bytes() {
     assert!(kept.contains(&bytes), "the moved bytes are kept");
 }
 
+/// Its first version was never read here; the master has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_rename_of_a_file_that_was_changed_then_keeps_no_empty_promise() {
+    let mut host = Host::new().await;
+    fs::write(host.dir().join("a"), "before").unwrap();
+    let one = host.mirror("one").await;
+    one.agree().await;
+    let home = host.stop().await;
+    let waits_for = async |count: usize| {
+        while one.replica.status().await.unwrap().outgoing < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    fs::rename(one.dir.join("a"), one.dir.join("b")).unwrap();
+    tokio::time::timeout(LONG, waits_for(1)).await.unwrap();
+    fs::write(one.dir.join("b"), "edited").unwrap();
+    tokio::time::timeout(LONG, waits_for(2)).await.unwrap();
+    fs::write(home.path().join("work/a"), "master").unwrap();
+    host = Host::open(home).await;
+    one.agree().await;
+    assert_eq!(tree(&host.dir()), tree(&one.dir));
+    let read = |name: &str| fs::read_to_string(host.dir().join(name)).unwrap();
+    assert_eq!((read("a"), read("b")), ("master".into(), "edited".into()));
+    for conflict in one.replica.conflicts().await.unwrap() {
+        let content = one.replica.conflict_content(conflict.id, Vec::new()).await;
+        content.unwrap();
+    }
+}
+
 /// What the master says that keeps it from going on.
 async fn told_failure(host: &Host) -> String {
     let told = async {

@@ -324,26 +324,34 @@ pub(super) fn settle(db: &Connection, settlement: &Settlement) -> rusqlite::Resu
                 )?;
             }
         }
-        Err(reason) => {
-            let path = match &entry.operation {
-                Operation::Rename(to) => to,
-                _ => &entry.path,
-            };
-            let node = entry.node.as_ref();
-            db.prepare_cached(
-                "INSERT INTO conflicts (path, kind, mode, hash, size, reason, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            )?
-            .execute(params![
-                path.as_str(),
-                node.map(|node| node.kind),
-                node.map(|node| node.mode),
-                node.map(|node| node.hash),
-                node.map(|node| node.size.cast_signed()),
-                reason,
-                wall_clock(),
-            ])?;
-        }
+        Err(_) => {}
     }
+    Ok(())
+}
+
+/// Keeps a refused write, of which the content is here.
+pub(super) fn put_conflict(
+    db: &Connection,
+    entry: &JournalEntry,
+    reason: &str,
+) -> rusqlite::Result<()> {
+    let path = match &entry.operation {
+        Operation::Rename(to) => to,
+        _ => &entry.path,
+    };
+    let node = entry.node.as_ref();
+    db.prepare_cached(
+        "INSERT INTO conflicts (path, kind, mode, hash, size, reason, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+    )?
+    .execute(params![
+        path.as_str(),
+        node.map(|node| node.kind),
+        node.map(|node| node.mode),
+        node.map(|node| node.hash),
+        node.map(|node| node.size.cast_signed()),
+        reason,
+        wall_clock(),
+    ])?;
     Ok(())
 }
 

@@ -22,7 +22,7 @@ use crate::proto::replica::{
     ApplyItem, ApplyOutcome, Base, ContentSource, JournalEntry, LocalChange, Settlement,
     bases_after,
 };
-use crate::proto::{ContentHash, Node, WorkspacePath};
+use crate::proto::{ContentHash, Node, Operation, WorkspacePath};
 use crate::tree::seen;
 use crate::tree::{
     Applied, Content, Fingerprint, Found, LiveTree, Look, Near, New, Problem, Seen, TreeError,
@@ -331,18 +331,30 @@ impl Engine {
     }
 
     fn settle(&mut self, settlements: &[Settlement]) {
-        for settlement in settlements.iter().filter(|one| one.result.is_err()) {
-            if let Some(node) = &settlement.entry.node
+        let mut refused = Vec::new();
+        for Settlement { entry, result } in settlements {
+            let Err(reason) = result else { continue };
+            if let Some(node) = &entry.node
                 && !node.is_directory()
                 && !self.is_kept(&node.hash)
             {
                 self.keep_from_tree(&node.hash);
+                // It moved, was not read, and then was changed: what it held is the
+                // master's, where it has its old name, and what it holds is an entry of
+                // its own.
+                if matches!(entry.operation, Operation::Rename(_)) && !self.is_kept(&node.hash) {
+                    continue;
+                }
             }
+            refused.push((entry, reason));
         }
         let settled = self.db.transact(Durable::Yes, |db| {
             settlements
                 .iter()
-                .try_for_each(|settlement| database::settle(db, settlement))
+                .try_for_each(|settlement| database::settle(db, settlement))?;
+            refused
+                .iter()
+                .try_for_each(|(entry, reason)| database::put_conflict(db, entry, reason))
         });
         // When it cannot be written down, the entries stay in the journal and
         // are sent again after the next start: the master gives the same answer.
