@@ -85,6 +85,8 @@ impl Place {
 
 /// The file in a replica's state folder that holds its name.
 pub(crate) const SANDBOX_ID: &str = "sandbox_id";
+/// The one that says which master it follows.
+pub(crate) const MASTER: &str = "master";
 
 fn id_of(dir: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;

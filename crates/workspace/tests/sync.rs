@@ -546,6 +546,38 @@ async fn a_renamed_file_that_is_refused_keeps_its_bytes() {
     assert!(kept.contains(&bytes), "the moved bytes are kept");
 }
 
+/// Its numbers say nothing about another master's, which may be ahead all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_pointed_at_another_master_is_that_ones_copy() {
+    let (first, second) = (Host::new().await, Host::new().await);
+    for (host, other, text) in [(&first, "only at the first", "1"), (&second, "b", "2")] {
+        fs::write(host.dir().join("same"), "same").unwrap();
+        fs::write(host.dir().join("differs"), text).unwrap();
+        fs::write(host.dir().join(other), text).unwrap();
+        host.workspace.flush().await.unwrap();
+    }
+    for round in 0..20 {
+        fs::write(second.dir().join("ahead"), round.to_string()).unwrap();
+        second.workspace.flush().await.unwrap();
+    }
+    let home = first.home.path();
+    let one = first.mirror("one").await;
+    one.agree().await;
+    let dir = one.dir.clone();
+    one.stop().await;
+    fs::write(dir.join("late"), "late").unwrap();
+    fs::write(dir.join("differs"), "mine").unwrap();
+    let one = Mirror::following(home, "one", second.socket()).await;
+    one.agree().await;
+    assert_eq!(tree(&second.dir()), tree(&dir));
+    let read = |name: &str| fs::read_to_string(second.dir().join(name)).unwrap();
+    assert_eq!((read("late"), read("differs")), ("late".into(), "2".into()));
+    let kept = one.replica.conflicts().await.unwrap();
+    let paths: Vec<_> = kept.iter().map(|kept| kept.path.as_str()).collect();
+    assert_eq!(paths, ["differs"]);
+    assert!(first.dir().join("only at the first").exists());
+}
+
 /// Its first version was never read here; the master has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_rename_of_a_file_that_was_changed_then_keeps_no_empty_promise() {

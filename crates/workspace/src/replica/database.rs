@@ -254,6 +254,12 @@ pub(super) fn forget_sequences(db: &Transaction<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Nor is anything known of what the master has.
+pub(super) fn begin_anew(db: &Transaction<'_>) -> rusqlite::Result<()> {
+    forget_sequences(db)?;
+    set_meta(db, "resyncing", 1)
+}
+
 /// A folder that had to be made for something in it, before the master named it.
 pub(super) fn put_implied(
     db: &Connection,

@@ -32,6 +32,9 @@ pub struct ReplicaConfig {
     pub state_dir: PathBuf,
     /// The name under which the master knows it. It stays the same over restarts.
     pub sandbox_id: String,
+    /// Which master is followed, where it may be another one than the last time: its address,
+    /// for instance. When it is, everything is compared with what the new one has.
+    pub master: Option<String>,
     /// How much may be tracked without being told to.
     pub limits: TrackLimits,
     /// Read the whole tree now and then instead of watching it, for this reason.
@@ -51,6 +54,7 @@ impl ReplicaConfig {
             dir: dir.into(),
             state_dir: state_dir.into(),
             sandbox_id: sandbox_id.into(),
+            master: None,
             limits: TrackLimits::default(),
             poll_instead: None,
             poll_every: Duration::from_secs(2),
@@ -215,6 +219,20 @@ impl Replica {
         let cas = Cas::open(&state_dir.join("cas")).map_err(|error| failed(error.into()))?;
         let mut db = ReplicaDatabase::open(&database).map_err(|error| failed(error.into()))?;
         finish_interrupted(&mut db, tree.root(), &cas).map_err(failed)?;
+        if let Some(master) = &config.master {
+            let file = state_dir.join(crate::place::MASTER);
+            let followed = match std::fs::read_to_string(&file) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                read => Some(read.map_err(io(&file))?),
+            };
+            if followed.is_some_and(|followed| followed != *master) {
+                tracing::info!(%master, "another master than before: everything is compared");
+                db.transact(Durable::Yes, database::begin_anew)
+                    .map_err(|error| failed(error.into()))?;
+            }
+            // After that: a crash in between only has it compared again.
+            std::fs::write(&file, master).map_err(io(&file))?;
+        }
         let was_seen = db.read(seen::load).map_err(|error| failed(error.into()))?;
         let nodes: HashMap<_, _> = was_seen
             .iter()

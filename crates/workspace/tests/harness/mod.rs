@@ -132,20 +132,21 @@ impl Host {
 
 impl Mirror {
     pub async fn start(home: &Path, name: &str) -> Self {
+        Self::following(home, name, home.join("master.sock")).await
+    }
+
+    /// The same, of a master that is elsewhere.
+    pub async fn following(home: &Path, name: &str, socket: PathBuf) -> Self {
         let (dir, state_dir) = (home.join(name), home.join(format!("{name}-state")));
-        let config = ReplicaConfig::new(&dir, &state_dir, name);
+        let mut config = ReplicaConfig::new(&dir, &state_dir, name);
+        config.master = Some(socket.display().to_string());
         let (replica, runner) =
             tokio::task::spawn_blocking(move || Replica::open(&config).unwrap())
                 .await
                 .unwrap();
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        let (dial, stopped) = (
-            UnixDial {
-                path: home.join("master.sock"),
-            },
-            stop.clone(),
-        );
+        let (dial, stopped) = (UnixDial { path: socket }, stop.clone());
         tasks.spawn(async move { runner.run(dial, stopped).await.unwrap() });
         Self {
             dir,

@@ -127,12 +127,21 @@ fn refuse_inside(context: &Context, args: &MirrorArgs) -> Result<(), CommandErro
 
 async fn open(place: &Place, args: &MirrorArgs) -> Result<(Replica, Runner), CommandError> {
     let mut config = ReplicaConfig::new(&place.dir, &place.state_dir, &args.sandbox_id);
+    config.master = Some(address(args)?);
     config.limits = args.limits.limits();
     config.poll_instead = args.limits.poll_instead();
     tokio::task::spawn_blocking(move || Replica::open(&config))
         .await
         .map_err(failed)?
         .map_err(not_opened)
+}
+
+/// Where the master is, written the same way wherever this is started.
+fn address(args: &MirrorArgs) -> Result<String, CommandError> {
+    Ok(match &args.connect {
+        Some(socket) => std::path::absolute(socket)?.to_string_lossy().into_owned(),
+        None => args.ws_connect.clone().unwrap_or_default(),
+    })
 }
 
 async fn follow(runner: Runner, dial: Master, stop: CancellationToken) -> Result<(), CommandError> {
