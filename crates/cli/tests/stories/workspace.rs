@@ -100,7 +100,7 @@ async fn two_replicas_follow_and_write_back() {
     let at = |path: &str| machine.path().join(path);
     let master = Master::serves(&machine, &[]).await;
     fs::write(at("work/from-master"), "one").unwrap();
-    let _a = mirror(&machine, "a", &master).await;
+    let a = mirror(&machine, "a", &master).await;
     let b = mirror(&machine, "b", &master).await;
     assert_eq!(text(at("b/from-master")), "one");
 
@@ -160,6 +160,19 @@ async fn two_replicas_follow_and_write_back() {
         .await
         .fails(1);
     assert!(unreached.contains("out of reach"), "{unreached}");
+    // Neither one that hangs nor one that is not there keeps the time.
+    a.signal(rustix::process::Signal::STOP);
+    let hung = workspace(&machine, "a", &["barrier", "--timeout", "200ms"])
+        .await
+        .fails(1);
+    assert!(hung.contains("does not answer"), "{hung}");
+    a.signal(rustix::process::Signal::CONT);
+    a.signal(rustix::process::Signal::TERM);
+    assert!(a.ends().await.success());
+    let nobody = workspace(&machine, "a", &["barrier", "--timeout", "1h"])
+        .await
+        .fails(1);
+    assert!(nobody.contains("no mirror is running"), "{nobody}");
 }
 
 #[tokio::test]

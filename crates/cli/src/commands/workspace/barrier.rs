@@ -15,6 +15,9 @@ use super::target::{Content, Target};
 use crate::args::JsonArg;
 use crate::error::CommandError;
 
+/// What the mirror's own answer may take longer than it was given.
+const GRACE: Duration = Duration::from_millis(500);
+
 /// Wait until everything that was finished at the master is here
 #[derive(Debug, Args)]
 pub(crate) struct BarrierArgs {
@@ -56,16 +59,16 @@ pub(crate) async fn run(context: &Context, args: BarrierArgs) -> Result<ExitCode
     let mut rejected = Vec::new();
     if args.write_back {
         let request = Request::WriteBack { timeout_millis };
-        let report: WriteBackAnswer = target.ask(request, "writing back", Content::None).await?;
+        let asked = target.ask(request, "writing back", Content::None);
+        let report: WriteBackAnswer = within(args.timeout, asked).await?;
         rejected = report.rejected;
     }
     let request = Request::Barrier {
         sequence: args.sequence,
         timeout_millis,
     };
-    let passed: BarrierAnswer = target
-        .ask(request, "waiting for the master", Content::None)
-        .await?;
+    let asked = target.ask(request, "waiting for the master", Content::None);
+    let passed: BarrierAnswer = within(args.timeout, asked).await?;
     if args.json.json {
         context.output.json(&Passed {
             sequence: passed.sequence,
@@ -87,4 +90,18 @@ pub(crate) async fn run(context: &Context, args: BarrierArgs) -> Result<ExitCode
         )));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The mirror keeps the time, and says what is missing; one that hangs does not.
+async fn within<T>(
+    timeout: Duration,
+    answer: impl Future<Output = Result<T, CommandError>>,
+) -> Result<T, CommandError> {
+    match tokio::time::timeout(timeout.saturating_add(GRACE), answer).await {
+        Ok(answer) => answer,
+        Err(_) => Err(CommandError::failed(format!(
+            "not done within {timeout:?}; the program that has the folder open does not answer"
+        ))
+        .hint("stop `quintet workspace mirror` and run it again")),
+    }
 }

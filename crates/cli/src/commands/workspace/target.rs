@@ -148,6 +148,14 @@ impl Target {
                 }
             }
         }
+        if let Request::Barrier { .. } | Request::WriteBack { .. } = request
+            && self.role == Role::Replica
+        {
+            return Err(CommandError::failed(
+                "no mirror is running for this folder, so nobody reaches the master",
+            )
+            .hint("`quintet workspace mirror DIR ...` runs one"));
+        }
         let Some(open) = &self.opened else {
             return Err(CommandError::failed("the workspace was closed"));
         };
