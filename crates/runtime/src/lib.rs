@@ -19,6 +19,7 @@ mod metrics;
 mod models;
 pub mod policy;
 mod refusal;
+mod refusals;
 mod service;
 pub mod sessions;
 pub mod store;

@@ -14,15 +14,19 @@
 
 use std::borrow::Cow;
 
+use quintet_control::FRAME_FORMAT;
 use quintet_control::wire::{
     AgentEventKind, AgentEventMsg, AskUser, JournalEvent, Question, QuestionOption, StreamChunk,
     StreamEnd, StreamEvent, StreamStart, StreamThinking, ToolCallInfo, ToolResult, ToolStart,
     ToolsComplete, stream_event::Event,
 };
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::journal::{Kind, Row};
+
+/// Bytes of a row's data in one event, which leaves room for the rest of its frame.
+const MAX_DATA: usize = FRAME_FORMAT.max_payload() as usize - 4096;
 
 /// Whether a client gets elements whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -256,20 +260,25 @@ pub fn agent_event(row: &Row, agent: &str) -> Option<AgentEventMsg> {
 }
 
 /// The row itself.
+///
+/// A row that no frame can hold says only how long it is, so that the rows behind it can be read.
 pub fn journal_event(row: &Row) -> JournalEvent {
+    let data = match row.data.len() {
+        len if len > MAX_DATA => json!({ "truncated": len }).to_string(),
+        _ => row.data.to_string(),
+    };
     JournalEvent {
         seq: row.seq,
         at: row.rfc3339(),
         session: row.session,
         kind: row.kind.as_str().to_owned(),
-        data: row.data.to_string(),
+        data,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn row(kind: Kind, data: &Value) -> Row {
         Row {
@@ -363,5 +372,22 @@ mod tests {
                 cost: "0.5".into(),
             })
         );
+    }
+
+    #[test]
+    fn a_row_that_no_frame_can_hold_is_an_event_that_fits() {
+        let large = row(
+            Kind::WorkerRefused,
+            &json!({ "worker": "A".repeat(20 << 20) }),
+        );
+        let whole = row(
+            Kind::WorkerRefused,
+            &json!({ "worker": "A".repeat(15 << 20) }),
+        );
+        assert_eq!(
+            journal_event(&large).data,
+            json!({ "truncated": large.data.len() }).to_string()
+        );
+        assert_eq!(journal_event(&whole).data, *whole.data);
     }
 }

@@ -5,7 +5,6 @@ mod devices;
 mod events;
 mod lists;
 mod ops;
-mod refusals;
 mod shells;
 mod upgrade;
 mod usage;
@@ -34,8 +33,8 @@ use tokio_util::task::TaskTracker;
 use crate::daemon::Runtime;
 use crate::journal::{Entry, Kind};
 use crate::refusal::Refusal;
+use crate::refusals::Refusals;
 use crate::store::{Db, StoreError};
-use refusals::Refusals;
 
 pub(crate) use devices::{Identity, Listed};
 pub(crate) use upgrade::{asks_for_address, upgrade};

@@ -7,14 +7,12 @@ use quintet_control::wire::{
 };
 use quintet_control::{Answer, ServerError};
 use quintet_sandbox::hub::WorkerStatus;
+use quintet_sandbox::proto::MAX_NAME;
 
 use crate::daemon::Runtime;
 use crate::journal::rfc3339;
 use crate::refusal::Refusal;
 use crate::workers::{self, CommandEvents, tokens};
-
-/// The longest id that a token is made for.
-const MAX_WORKER_ID: usize = 256;
 
 impl Runtime {
     pub(crate) fn list_workers(&self) -> WorkerList {
@@ -93,9 +91,9 @@ impl Runtime {
     }
 
     pub(super) async fn create_token(&self, worker: String) -> Result<TokenCreated, Refusal> {
-        if worker.trim().is_empty() || worker.len() > MAX_WORKER_ID {
+        if worker.trim().is_empty() || worker.len() > MAX_NAME {
             return Err(Refusal::Bad(format!(
-                "a worker's id has 1 to {MAX_WORKER_ID} bytes"
+                "a worker's id has 1 to {MAX_NAME} bytes"
             )));
         }
         let token = tokens::mint(self.workers.fingerprint)?;

@@ -100,6 +100,15 @@ impl Registry {
             .then_some(former.conn)
     }
 
+    /// Whether a worker is online on this connection and says of itself what it said before.
+    pub(super) fn is_unchanged(&self, id: &str, metadata: &Metadata, conn: &Conn) -> bool {
+        self.workers.get(id).is_some_and(|entry| {
+            entry.conn.id() == conn.id()
+                && entry.status == WorkerStatus::Online
+                && entry.metadata == *metadata
+        })
+    }
+
     /// Marks a worker; nothing happens if a newer connection has taken its place.
     pub(super) fn mark(&mut self, id: &str, conn: u64, status: WorkerStatus) -> bool {
         let Some(entry) = self.workers.get_mut(id) else {

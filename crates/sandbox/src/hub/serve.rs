@@ -219,6 +219,11 @@ impl Served<'_> {
         if let Err(reason) = self.authorize(&id).await {
             return Err(self.refuse(id, reason).await);
         }
+        if self.hub.registry().is_unchanged(&id, &metadata, &self.conn) {
+            // Nothing to record, else a worker could fill the journal by repeating itself.
+            self.session.accept(id);
+            return Ok(());
+        }
         let earlier = self.hub.registry().conn(&id).cloned();
         self.conn.registered(&metadata, earlier.as_ref());
         let info = WorkerInfo::new(&id, &metadata, &self.conn);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::message::{Dialect, HubToWorker, Load, Metadata, WorkerToHub};
 use super::negotiate::Protocol;
 use super::parse::{self, ParseError};
+use super::{MAX_METADATA, MAX_NAME};
 
 /// Kinds of faults that one connection may log, so that a peer's invention can't fill a log.
 const MAX_LOGGED_KINDS: usize = 64;
@@ -36,9 +37,9 @@ pub enum HubEvent {
     /// Decide whether this worker may register, then call [`HubSession::accept`] or
     /// [`HubSession::refuse`].
     Register {
-        /// Its name, never empty.
+        /// Its name, never empty and never over [`MAX_NAME`].
         daemon_id: String,
-        /// Its machine.
+        /// Its machine, never over [`MAX_METADATA`].
         metadata: Metadata,
     },
     /// How busy the worker's machine is.
@@ -92,8 +93,8 @@ impl HubSession {
                 metadata,
             } => {
                 self.last_heard = now;
-                if daemon_id.trim().is_empty() {
-                    self.refuse("no daemon id");
+                if let Err(reason) = admissible(&daemon_id, &metadata) {
+                    self.refuse(&reason);
                     return HubEvent::None;
                 }
                 HubEvent::Register {
@@ -199,4 +200,24 @@ impl HubSession {
             HubEvent::None
         }
     }
+}
+
+/// Who may register is asked only about what can be kept and listed.
+fn admissible(daemon_id: &str, metadata: &Metadata) -> Result<(), String> {
+    if daemon_id.trim().is_empty() {
+        return Err("no daemon id".to_owned());
+    }
+    if daemon_id.len() > MAX_NAME {
+        return Err(format!(
+            "the daemon id is over {MAX_NAME} bytes; give a shorter one with --daemon-id"
+        ));
+    }
+    let said = serde_json::to_vec(metadata).map_or(usize::MAX, |json| json.len());
+    if said > MAX_METADATA {
+        return Err(format!(
+            "metadata and labels are over {} KiB; give fewer or shorter labels",
+            MAX_METADATA / 1024
+        ));
+    }
+    Ok(())
 }

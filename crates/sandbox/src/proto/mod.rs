@@ -67,6 +67,12 @@ pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 /// the rest of the frame.
 pub const MAX_OUTPUT_TEXT: usize = MAX_MESSAGE - 64 * 1024;
 
+/// Bytes of a worker's name.
+pub const MAX_NAME: usize = 256;
+
+/// Bytes of JSON that a worker may spend on what it says about its machine.
+pub const MAX_METADATA: usize = 16 * 1024;
+
 /// Bytes of a file in one v1 chunk.
 pub const CHUNK: usize = 64 * 1024;
 

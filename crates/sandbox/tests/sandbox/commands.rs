@@ -9,7 +9,7 @@ use quintet_sandbox::hub::{
 use quintet_sandbox::proto::Protocol;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Lone, Raw, soon};
+use crate::bed::{Bed, Lone, Raw, raw_worker, soon};
 
 pub(crate) fn command(line: &str) -> ExecRequest {
     ExecRequest {
@@ -449,6 +449,17 @@ async fn every_command_has_its_rows_in_the_audit() {
     assert!(events.iter().any(|event| matches!(event,
         HubEvent::CommandEnded { result, output: 3, .. } if result == "exited 4")));
     assert!(matches!(&events[0], HubEvent::WorkerOnline(info) if info.id == "w"));
+}
+
+#[tokio::test]
+async fn a_worker_that_repeats_its_registration_has_one_row() {
+    let bed = Bed::start().await;
+    let mut raw = raw_worker(&bed.url(), &["sandd.v1"]).await;
+    for _ in 0..3 {
+        assert_eq!(raw.register("w").await["success"], true);
+    }
+    let online = |event: &HubEvent| matches!(event, HubEvent::WorkerOnline(_));
+    assert_eq!(bed.events().iter().filter(|event| online(event)).count(), 1);
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use quintet_sandbox::proto::credit::{ReceiveCredit, SendCredit};
 use quintet_sandbox::proto::frame::{Body, End, Frame, INITIAL_CREDIT, Open, Opened, Outcome};
 use quintet_sandbox::proto::{
-    HubEvent, HubSession, HubToWorker, Liveness, Load, Metadata, Names, OffsetError, Progress,
-    Protocol, Pulse, WorkerEvent, WorkerSession, WorkerToHub, parse,
+    HubEvent, HubSession, HubToWorker, Liveness, Load, MAX_METADATA, MAX_NAME, Metadata, Names,
+    OffsetError, Progress, Protocol, Pulse, WorkerEvent, WorkerSession, WorkerToHub, parse,
 };
 
 fn body() -> impl Strategy<Value = Body> {
@@ -309,4 +309,32 @@ fn a_seed_worker_gets_a_pong_beside_the_ack() {
         HubToWorker::HeartbeatAck { success: true, .. }
     ));
     assert_eq!(sent[2], HubToWorker::Pong);
+}
+
+#[test]
+fn a_worker_that_says_too_much_of_itself_is_refused_before_anybody_is_asked() {
+    let register = |id: &str, label: usize| {
+        let labels = serde_json::json!({ "a": "L".repeat(label) });
+        serde_json::json!({
+            "type": "register", "daemon_id": id,
+            "metadata": {"hostname": "h", "platform": "p", "arch": "a", "labels": labels},
+        })
+        .to_string()
+    };
+    let mut hub = HubSession::new(Protocol::V1, Duration::ZERO);
+    for too_much in [
+        register(&"A".repeat(MAX_NAME + 1), 1),
+        register("w", MAX_METADATA),
+    ] {
+        assert_eq!(hub.handle_text(&too_much, Duration::ZERO), HubEvent::None);
+        assert!(matches!(
+            hub.poll_send(),
+            Some(HubToWorker::RegisterAck { success: false, .. })
+        ));
+    }
+    let most = register(&"A".repeat(MAX_NAME), MAX_METADATA / 2);
+    assert!(matches!(
+        hub.handle_text(&most, Duration::ZERO),
+        HubEvent::Register { .. }
+    ));
 }

@@ -1,9 +1,10 @@
-//! How much of the journal somebody who is not paired can fill.
+//! How much of the journal somebody who is not let in can fill.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use quintet_channel::proto::device::Seconds;
+/// Since 1970.
+type Seconds = u64;
 
 /// A source has at most one row in this time.
 const EVERY: Seconds = 60;
@@ -11,9 +12,9 @@ const EVERY: Seconds = 60;
 /// Sources with rows of their own; beyond them all others share one.
 const MAX_SOURCES: usize = 16;
 
-/// Connections of nobody's device that were cut, counted so that a row may stand for many.
+/// Browsers that are not paired and workers that are not let in, counted so that a row may stand for many.
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
+pub(crate) struct Refusals {
     /// `None` is everybody beyond the first sources.
     sources: HashMap<Option<IpAddr>, Refused>,
 }
@@ -26,7 +27,7 @@ struct Refused {
 
 impl Refusals {
     /// Counts one. It gets a row when this says how many before it got none.
-    pub(super) fn count(&mut self, source: IpAddr, now: Seconds) -> Option<u64> {
+    pub(crate) fn count(&mut self, source: IpAddr, now: Seconds) -> Option<u64> {
         let mut source = Some(source);
         if !self.sources.contains_key(&source) && self.sources.len() >= MAX_SOURCES {
             self.sources
