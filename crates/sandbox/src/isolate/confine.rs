@@ -15,10 +15,13 @@ use super::{Feature, IsolationConfig, Limits, Network, cgroup, seccomp};
 /// Folders of the system that commands may read and execute from.
 const SYSTEM: &[&str] = &[
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc",
-    "/sys", "/dev", "/run", "/var/lib", "/nix", "/snap",
+    "/sys", "/dev/shm", "/run", "/var/lib", "/nix", "/snap",
 ];
 
-/// Devices that commands may also write.
+/// Of devices commands see the names, and open only those below: root would read any disk.
+const LISTED: &[&str] = &["/dev"];
+
+/// Devices that commands may read and write.
 const DEVICES: &[&str] = &[
     "/dev/null",
     "/dev/zero",
@@ -179,6 +182,7 @@ fn restrict(config: &IsolationConfig, root: &Path) -> Result<RestrictionStatus, 
         .create()?
         // A folder that does not exist is left out: there is nothing to read in it.
         .add_rules(path_beneath_rules(readable, read))?
+        .add_rules(path_beneath_rules(LISTED, AccessFs::ReadDir))?
         .add_rules(path_beneath_rules(writable, all))?
         .add_rules(path_beneath_rules(DEVICES, device))?
         .restrict_self()

@@ -354,6 +354,22 @@ async fn a_confined_command_writes_only_where_it_may() {
             std::fs::read(outside.path().join("secret")).unwrap(),
             b"secret"
         );
+        let devices = [
+            "/dev/fuse",
+            "/dev/kvm",
+            "/dev/loop0",
+            "/dev/sda",
+            "/dev/vda",
+        ];
+        let mine = devices.iter().filter(|it| std::fs::File::open(it).is_ok());
+        for device in mine {
+            let output = run(&bed, "w", command(&format!(": < {device}"))).await;
+            assert_ne!(output.outcome, ExecOutcome::Exited(0), "{device}");
+        }
+        let line =
+            ": < /dev/null > /dev/null && head -c 1 /dev/zero > /dev/full; ls /dev/null /dev/shm";
+        let output = run(&bed, "w", command(line)).await;
+        assert_eq!(output.outcome, ExecOutcome::Exited(0));
     }
     if filtered {
         for line in ["unshare -U true", "mount -t tmpfs none /tmp"] {
