@@ -34,8 +34,11 @@ pub(super) fn as_send(request: StreamMsg) -> SendMsg {
 enum Choice {
     New,
     Newest,
-    /// The newest one in the folder that a new one would get.
-    NewestThere,
+    /// The newest one with the worker that is named, and in the folder that a new one would get.
+    NewestOf {
+        /// Whether one is named.
+        folder: bool,
+    },
 }
 
 /// What a message names beside its session; empty is whatever that has.
@@ -125,10 +128,12 @@ impl Runtime {
                 folder: cwd.clone().filter(|folder| is_readable_folder(folder)),
                 worker,
             };
-            let choice = match (request.new_chat, cwd) {
+            let choice = match (request.new_chat, request.match_session) {
                 (true, _) => Choice::New,
-                (false, Some(_)) => Choice::NewestThere,
-                (false, None) => Choice::Newest,
+                (false, true) => Choice::NewestOf {
+                    folder: cwd.is_some(),
+                },
+                (false, false) => Choice::Newest,
             };
             self.accept_anew(new, exported, choice, request.content)
                 .await?
@@ -153,16 +158,18 @@ impl Runtime {
                 .db
                 .write(move |tx| {
                     let sender = new.sender.clone();
-                    let fits = |session: &Session| {
+                    let fits = |session: &Session, folder: bool| {
                         let there = || new.folder.clone().unwrap_or_else(|| own_folder(session));
                         (new.worker.is_empty() || session.worker == new.worker)
-                            && (choice != Choice::NewestThere || works_in(session, &there()))
+                            && (!folder || works_in(session, &there()))
+                    };
+                    let newest = |fits: &dyn Fn(&Session) -> bool| {
+                        sessions::newest(tx.sql(), &new.agent, &sender, fits)
                     };
                     let found = match choice {
                         Choice::New => None,
-                        Choice::Newest | Choice::NewestThere => {
-                            sessions::newest(tx.sql(), &new.agent, &sender, fits)?
-                        }
+                        Choice::Newest => newest(&|_| true)?,
+                        Choice::NewestOf { folder } => newest(&|session| fits(session, folder))?,
                     };
                     let session = match found {
                         Some(session) => session,

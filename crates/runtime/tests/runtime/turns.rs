@@ -98,6 +98,7 @@ async fn a_folder_and_a_worker_choose_the_session_too() {
         content: "hi".into(),
         cwd: Some(cwd.into()),
         worker: Some(worker.into()),
+        match_session: true,
         ..SendMsg::default()
     };
     let mut sessions = Vec::new();
