@@ -16,7 +16,7 @@ mod prune;
 mod query;
 
 pub use prune::{PrunePolicy, PruneReport};
-pub use query::{Checkpoint, Child, HistoryReader, LogEntry, LogQuery, SizeReport};
+pub use query::{Checkpoint, Child, HistoryReader, LogEntry, LogQuery, SizeReport, UnfitName};
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

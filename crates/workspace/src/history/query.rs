@@ -70,6 +70,39 @@ pub struct Checkpoint {
     pub at_millis: i64,
 }
 
+/// A text that cannot name a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} {reason}; choose another name, such as before-refactor")]
+pub struct UnfitName {
+    /// The text.
+    pub name: String,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl Checkpoint {
+    /// Whether people can say the name wherever a state is asked for: alone, in `A..B` and
+    /// `PATH@STATE`, and as a folder of a mounted history.
+    pub fn check_name(name: &str) -> Result<(), UnfitName> {
+        const LONGEST: usize = 255;
+        let reason = if name.is_empty() || name == "now" || name.parse::<u64>().is_ok() {
+            "can't be told from a state that is no checkpoint"
+        } else if name.contains(char::is_control) || name.trim() != name {
+            "has a control character in it, or a space around it"
+        } else if name.contains(['/', '@']) || name.contains("..") || name == "." {
+            "has a / or @ or .. in it, which has a meaning of its own where states are named"
+        } else if name.len() > LONGEST {
+            "is longer than 255 bytes"
+        } else {
+            return Ok(());
+        };
+        Err(UnfitName {
+            name: name.to_owned(),
+            reason,
+        })
+    }
+}
+
 /// What a history takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeReport {
@@ -415,4 +448,41 @@ fn log_entry(row: &Row<'_>) -> rusqlite::Result<LogEntry> {
         renamed_from: renamed_from.and_then(|path| WorkspacePath::parse(&path).ok()),
         previous_size: row.get::<_, Option<i64>>(10)?.map(i64::cast_unsigned),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_cannot_be_said_where_states_are_is_refused() {
+        for unfit in [
+            "",
+            "now",
+            "7",
+            "+7",
+            " 7",
+            "a ",
+            "a\nb",
+            "x/y",
+            "a..b",
+            "..",
+            ".",
+            "v@1",
+            "\u{1b}[2J",
+        ] {
+            assert!(Checkpoint::check_name(unfit).is_err(), "{unfit:?}");
+        }
+        assert!(Checkpoint::check_name(&"n".repeat(256)).is_err());
+        for fit in [
+            "v1",
+            "before-refactor",
+            "snapshot of today",
+            "1.0",
+            "v.",
+            "\u{fc}",
+        ] {
+            assert_eq!(Checkpoint::check_name(fit), Ok(()));
+        }
+    }
 }

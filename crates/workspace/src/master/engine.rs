@@ -14,7 +14,7 @@ use super::books::{Books, lock, to_record};
 use super::fresh::Fresh;
 use super::workspace::WorkspaceError;
 use crate::content::{Cas, small};
-use crate::history::{self, History, PrunePolicy, PruneReport, Record};
+use crate::history::{self, Checkpoint, History, PrunePolicy, PruneReport, Record};
 use crate::mailbox::Commands;
 use crate::proto::master::WriteBackOutcome;
 use crate::proto::{Author, ContentHash, Ledger, Node, WorkspacePath, WriteBackEntry};
@@ -296,6 +296,7 @@ impl Engine {
     }
 
     fn checkpoint(&mut self, name: &str) -> Result<u64, WorkspaceError> {
+        Checkpoint::check_name(name)?;
         let sequence = self.flush()?;
         let at = history::wall_clock();
         let made = self.history.transact(|db| {

@@ -14,7 +14,7 @@ use super::engine::{Command, Engine, Reply};
 use super::fresh::Fresh;
 use super::own::OwnObjects;
 use crate::content::{Cas, CasError, Ingest, Object, Trust};
-use crate::history::{History, HistoryError, HistoryReader};
+use crate::history::{History, HistoryError, HistoryReader, UnfitName};
 use crate::mailbox::{Mailbox, mailbox};
 use crate::place::make_private;
 use crate::proto::fetch::Offer;
@@ -177,6 +177,9 @@ pub enum WorkspaceError {
         /// The name.
         name: String,
     },
+    /// A checkpoint cannot have that name.
+    #[error(transparent)]
+    UnfitName(#[from] UnfitName),
     /// A fork's folder is not empty.
     #[error("{path} is not empty; a fork needs a new or empty folder")]
     NotEmpty {

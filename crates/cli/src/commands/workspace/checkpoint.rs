@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use quintet_workspace::control::{CheckpointLine, Request};
+use quintet_workspace::history::Checkpoint;
 use serde::Serialize;
 
 use super::super::Context;
@@ -44,16 +45,11 @@ impl From<CheckpointLine> for Row {
 }
 
 pub(crate) async fn run(context: &Context, args: CheckpointArgs) -> Result<ExitCode, CommandError> {
-    let name = match args.name {
-        Some(name) if name.is_empty() || name == "now" || name.parse::<u64>().is_ok() => {
-            return Err(CommandError::usage(format!(
-                "{name:?} can't be told from a state; choose a name that is not a number"
-            )));
-        }
-        name => name,
-    };
+    if let Some(name) = &args.name {
+        Checkpoint::check_name(name).map_err(|error| CommandError::usage(error.to_string()))?;
+    }
     let mut target = Target::find(context, args.dir.dir.as_deref())?;
-    let Some(name) = name else {
+    let Some(name) = args.name else {
         let lines: Vec<CheckpointLine> = target
             .ask(Request::Checkpoints, "reading", Content::None)
             .await?;

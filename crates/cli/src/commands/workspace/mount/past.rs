@@ -209,8 +209,14 @@ impl PastFs {
                 let past = lock(&self.past);
                 let mut names = vec![folder("now")];
                 names.push(folder(&past.range().map_err(failed)?.1.to_string()));
+                // One that no folder can have was given before names were checked.
+                let can_be_folder = |name: &str| {
+                    !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0'])
+                };
                 for checkpoint in past.checkpoints().map_err(failed)? {
-                    names.push(folder(&checkpoint.name));
+                    if can_be_folder(&checkpoint.name) {
+                        names.push(folder(&checkpoint.name));
+                    }
                 }
                 Ok(names)
             }
