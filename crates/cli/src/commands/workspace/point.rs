@@ -1,6 +1,6 @@
 //! States of a history as people write them.
 
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use quintet_workspace::Place;
 use quintet_workspace::control::Point;
@@ -33,10 +33,16 @@ pub(super) fn range(text: &str) -> Result<(Point, Point), String> {
     Ok((from, to))
 }
 
-/// A time such as `2026-01-31T12:00:00Z`, `2026-01-31 12:00` here, or `10m` ago.
+/// A time such as `2026-01-31T12:00:00Z`, `2026-01-31 12:00` here, `2026-01-31T12:00[Asia/Tokyo]`
+/// there, or `10m` ago.
 pub(super) fn time(text: &str) -> Result<Point, String> {
     let zone = jiff::tz::TimeZone::system();
-    let at = if let Ok(at) = text.parse::<jiff::Timestamp>() {
+    let at = if text.ends_with(']') {
+        // The others would skip the zone that it names.
+        let at = text.parse::<jiff::Zoned>();
+        at.map_err(|error| format!("{text:?} is no time: {error}"))?
+            .timestamp()
+    } else if let Ok(at) = text.parse::<jiff::Timestamp>() {
         at
     } else if let Ok(at) = text.parse::<jiff::civil::DateTime>() {
         at.to_zoned(zone)
@@ -63,8 +69,7 @@ pub(super) fn inside(place: &Place, path: &Path) -> Result<Option<String>, Comma
         _ => place.dir.clone(),
     };
     let mut parts: Vec<&str> = Vec::new();
-    let joined = base.join(path);
-    let relative = joined.strip_prefix(&place.dir).map_err(|_| {
+    let relative = beneath(&place.dir, &base.join(path)).ok_or_else(|| {
         CommandError::usage(format!(
             "{} is not inside {}",
             path.display(),
@@ -91,9 +96,46 @@ pub(super) fn inside(place: &Place, path: &Path) -> Result<Option<String>, Comma
     Ok((!parts.is_empty()).then(|| parts.join("/")))
 }
 
+/// What of a path is below a folder, which a link may lead to. Links in the folder are its own.
+fn beneath(dir: &Path, path: &Path) -> Option<PathBuf> {
+    if let Ok(relative) = path.strip_prefix(dir) {
+        return Some(relative.to_owned());
+    }
+    let above: Vec<&Path> = path.ancestors().collect();
+    above.into_iter().rev().find_map(|above| {
+        let real = above.canonicalize().ok()?;
+        let rest = path.strip_prefix(above).ok()?;
+        Some(real.strip_prefix(dir).ok()?.join(rest))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_may_lead_to_the_folder_through_a_link() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().canonicalize().unwrap();
+        let dir = home.join("work");
+        std::fs::create_dir_all(dir.join("sub")).unwrap();
+        let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, home.join(name)).unwrap();
+        link(&dir, "link");
+        link(&dir.join("sub"), "deep");
+        link(&home, "work/out");
+        for (path, expected) in [
+            ("work/a", Some("a")),
+            ("link/a", Some("a")),
+            ("link/not/there", Some("not/there")),
+            ("deep/a", Some("sub/a")),
+            ("link/out", Some("out")),
+            ("link/out/x", Some("out/x")),
+            ("other", None),
+        ] {
+            let found = beneath(&dir, &home.join(path));
+            assert_eq!(found.as_deref(), expected.map(Path::new), "{path}");
+        }
+    }
 
     #[test]
     fn states_and_ranges() {
@@ -114,6 +156,20 @@ mod tests {
         assert_eq!(time("2026-01-31T12:00:00Z"), Ok(Point::AtMillis(millis)));
         assert!(matches!(time("10m"), Ok(Point::AtMillis(_))));
         assert!(matches!(time("2026-01-31 12:00"), Ok(Point::AtMillis(_))));
-        assert!(time("soon").is_err());
+        assert_eq!(
+            time("2026-01-31T21:00:00[Asia/Tokyo]"),
+            Ok(Point::AtMillis(millis))
+        );
+        assert_eq!(
+            time("2026-01-31T21:00:00+09:00[Asia/Tokyo]"),
+            Ok(Point::AtMillis(millis))
+        );
+        for wrong in [
+            "soon",
+            "2026-01-31T12:00:00[Nowhere/Land]",
+            "2026-01-31T12:00:00+01:00[Asia/Tokyo]",
+        ] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
     }
 }
