@@ -11,7 +11,7 @@ use super::target::{Content, Target};
 use super::{DirArg, point, size};
 use crate::args::JsonArg;
 use crate::error::CommandError;
-use crate::output::{BAD, DIM, GOOD, styled, terminal_text};
+use crate::output::{BAD, DIM, GOOD, stdout_is_terminal, styled, terminal_text};
 
 /// Compare two states, as a unified diff
 #[derive(Debug, Args)]
@@ -53,6 +53,11 @@ pub(crate) async fn run(context: &Context, args: DiffArgs) -> Result<ExitCode, C
         let Some(unified) = &line.unified else {
             continue;
         };
+        if !stdout_is_terminal() {
+            // A patch, to the byte.
+            context.output.piece(unified)?;
+            continue;
+        }
         for text in unified.lines() {
             context.output.line(coloured(text))?;
         }
