@@ -278,6 +278,53 @@ async fn the_past_is_shown_compared_restored_and_the_restore_undone() {
 }
 
 #[tokio::test]
+async fn odd_names_and_bytes_are_shown_as_they_are() {
+    let machine = Machine::fresh();
+    let at = |path: &str| machine.path().join(path);
+    let master = Master::serves(&machine, &[]).await;
+    fs::create_dir_all(at("work/@types")).unwrap();
+    for file in [
+        "icon@2x.png",
+        "@types/x.d.ts",
+        "both",
+        "both@1",
+        "two\nlines",
+    ] {
+        fs::write(at("work").join(file), format!("{file}, old")).unwrap();
+    }
+    fs::write(at("work/patched"), "same\r\nold \u{1b}[1m\r\n").unwrap();
+    let first = asks(&machine, "work", &["checkpoint", "first"]).await;
+    let first = first["sequence"].as_u64().unwrap();
+    for file in ["icon@2x.png", "both", "both@1", "two\nlines"] {
+        fs::write(at("work").join(file), file).unwrap();
+    }
+    fs::write(at("work/patched"), "same\r\nnew\r\n").unwrap();
+    for (what, expected) in [
+        ("icon@2x.png", "icon@2x.png"),
+        ("icon@2x.png@first", "icon@2x.png, old"),
+        ("@types/x.d.ts", "@types/x.d.ts, old"),
+        // A state of a file that is there goes before a file of that name.
+        (&format!("both@{first}"), "both, old"),
+        ("both@1@now", "both@1"),
+    ] {
+        let shown = workspace(&machine, "work", &["show", what]).await;
+        assert_eq!(shown.succeeds(), expected, "{what}");
+    }
+    let diff = workspace(&machine, "work", &["diff", "first..", "patched"]).await;
+    let patch = diff.succeeds();
+    let lines = " same\r\n-old \u{1b}[1m\r\n+new\r\n";
+    assert!(patch.ends_with(lines), "{patch:?}");
+    let restored = workspace(&machine, "work", &["restore", "--to", "first"]).await;
+    let told = restored.succeeds();
+    assert!(told.contains("write  two\\nlines\n"), "{told:?}");
+    for name in ["x/y", "a..b", " 7"] {
+        let refused = workspace(&machine, "work", &["checkpoint", name]).await;
+        assert!(refused.fails(2).contains("choose another name"));
+    }
+    master.stops().await;
+}
+
+#[tokio::test]
 async fn old_versions_are_forgotten_by_the_stated_policy() {
     let machine = Machine::fresh();
     let file = machine.path().join("work/f");

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use quintet_workspace::control::{Point, Request, RestoreAnswer};
+use quintet_workspace::control::{ChangeLine, Point, Request, RestoreAnswer};
 
 use super::super::Context;
 use super::target::{Content, Target};
 use super::{DirArg, point};
 use crate::args::JsonArg;
 use crate::error::CommandError;
+use crate::output::terminal_text;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,10 +68,9 @@ pub(crate) async fn run(context: &Context, args: RestoreArgs) -> Result<ExitCode
         context.output.json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
-    for change in &answer.changes {
-        context
-            .output
-            .line(format_args!("{:6} {}", change.change, change.path))?;
+    for ChangeLine { change, path } in &answer.changes {
+        let path = terminal_text::exact_line(path);
+        context.output.line(format_args!("{change:6} {path}"))?;
     }
     match (answer.changes.len(), args.dry_run) {
         (0, _) => context.output.talk("it is so already"),

@@ -11,7 +11,7 @@ use super::target::{Content, Target};
 use super::{DirArg, size};
 use crate::args::JsonArg;
 use crate::error::CommandError;
-use crate::output::{CAUTION, styled};
+use crate::output::{CAUTION, styled, terminal_text};
 
 /// Show where a workspace is: sequence, size, replicas and how far behind they are
 #[derive(Debug, Args)]
@@ -82,13 +82,16 @@ pub(crate) async fn run(context: &Context, args: StatusArgs) -> Result<ExitCode,
     for replica in &status.replicas {
         output.line(format_args!(
             "replica   {} at {}, {} behind",
-            replica.sandbox_id, replica.acked, replica.lag
+            terminal_text::exact_line(&replica.sandbox_id),
+            replica.acked,
+            replica.lag
         ))?;
     }
     for caution in status.polling.iter().chain(&status.failure) {
-        output.line(styled(CAUTION, caution))?;
+        output.line(styled(CAUTION, terminal_text::exact_line(caution)))?;
     }
     for problem in &status.problems {
+        let problem = terminal_text::exact_line(problem);
         output.line(styled(CAUTION, format_args!("not replicated: {problem}")))?;
     }
     Ok(ExitCode::SUCCESS)
