@@ -5,12 +5,12 @@
 //! before its row is on disk (`synchronous = FULL`): a number that a power cut
 //! took back would be given to something else.
 //!
-//! `answers` remembers what became of each `(sandbox_id, local_seq)`, and a digest
-//! of what was asked: a replica that was made anew under an old name may begin to
-//! count again, and its entries are not the ones that were answered. `intents`
-//! names changes of replicas that are being put in place, so that a crash in
-//! between does not attribute them to the master's own side. `content` holds
-//! small contents, `seen` what the tree looked like ([`crate::tree`]).
+//! `answers` remembers what became of each `(sandbox_id, local_seq)`, with a digest
+//! of what was asked and the base that it was made on: a replica that was made anew
+//! under an old name may begin to count again, and its entries are not the ones that
+//! were answered. `intents` names changes of replicas that are being put in place, so
+//! that a crash in between does not attribute them to the master's own side. `content`
+//! holds small contents, `seen` what the tree looked like ([`crate::tree`]).
 
 mod prune;
 mod query;

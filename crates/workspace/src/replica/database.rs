@@ -316,21 +316,11 @@ pub(super) fn settle(db: &Connection, settlement: &Settlement) -> rusqlite::Resu
     let entry = &settlement.entry;
     db.prepare_cached("DELETE FROM journal WHERE local_seq = ?1")?
         .execute([entry.local_seq.cast_signed()])?;
-    match &settlement.result {
-        Ok(sequence) => {
-            for (path, node) in bases_after(entry) {
-                put_base(
-                    db,
-                    &path,
-                    node.map(|node| Base {
-                        sequence: *sequence,
-                        node,
-                    })
-                    .as_ref(),
-                )?;
-            }
+    if let Ok(sequence) = settlement.result {
+        for (path, node) in bases_after(entry) {
+            let base = node.map(|node| Base { sequence, node });
+            put_base(db, &path, base.as_ref())?;
         }
-        Err(_) => {}
     }
     Ok(())
 }
