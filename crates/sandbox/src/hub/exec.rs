@@ -124,6 +124,7 @@ impl Hub {
         let allowed = request
             .timeout
             .unwrap_or(Duration::from_secs(DEFAULT_TIMEOUT_SECS));
+        let moves_files = request.mirror.is_some();
         let audit = Audit::start(self, worker, &id, &request);
         let running = conn.count();
         let mut unanswered = None;
@@ -175,6 +176,7 @@ impl Hub {
         let mut handle = ExecHandle::new(self, worker, id, transport, audit, running);
         handle.unanswered = unanswered;
         handle.allowed = Some(allowed);
+        handle.moves_files = moves_files;
         Ok(handle)
     }
 
@@ -238,6 +240,8 @@ pub struct ExecHandle {
     cancelled: bool,
     /// Its own timeout; none of one that was attached to, of which its worker alone knows.
     allowed: Option<Duration>,
+    /// How long that takes at its end, the worker alone knows.
+    moves_files: bool,
     attached: Option<Opened>,
     mirrored: Option<Mirrored>,
     audit: Audit,
@@ -270,6 +274,7 @@ impl ExecHandle {
             known: None,
             cancelled: false,
             allowed: None,
+            moves_files: false,
             attached: None,
             mirrored: None,
             audit,
@@ -307,7 +312,8 @@ impl ExecHandle {
     /// The next output, or the end. Cancel safe. Must not be called after [`ExecEvent::Ended`].
     ///
     /// A worker that is silent for long when the command's time is over is
-    /// [`RequestError::Overdue`]; a command that is cancelled then is waited for again.
+    /// [`RequestError::Overdue`], and one that only says nothing of a command that has no files to
+    /// move [`RequestError::NoAnswer`]; a command that is cancelled then is waited for again.
     pub async fn next(&mut self) -> Result<ExecEvent, RequestError> {
         self.recorded().await?;
         if self.ending.is_none() {
@@ -332,9 +338,23 @@ impl ExecHandle {
             return self.advance().await;
         };
         let (hub, worker) = (self.hub.clone(), self.worker.clone());
+        let moves_files = self.moves_files;
+        let answer = async {
+            match moves_files {
+                true => std::future::pending().await,
+                false => {
+                    let last = due.max(Instant::now()) + hub.inner.settings.patience;
+                    tokio::time::sleep_until(last).await;
+                }
+            }
+        };
         tokio::select! {
             biased;
             event = self.advance() => event,
+            () = answer => {
+                let waited = self.audit.started.elapsed();
+                Err(RequestError::NoAnswer { worker, waited })
+            }
             silent = hub.inner.overdue(&worker, due) => {
                 Err(RequestError::Overdue { worker, allowed, silent })
             }

@@ -304,6 +304,27 @@ async fn a_worker_that_stands_still_is_not_waited_for_longer_than_the_command_ma
 }
 
 #[tokio::test]
+async fn a_worker_that_lives_and_never_answers_is_not_waited_for_for_ever_either() {
+    let settings = HubSettings {
+        patience: Duration::from_millis(200),
+        ..HubSettings::default()
+    };
+    let bed = Bed::with(settings).await;
+    for (id, protocol) in [("old", "sandd.v1"), ("new", "sandd.v2")] {
+        let mut raw = raw_worker(&bed.url(), &[protocol]).await;
+        assert_eq!(raw.register(id).await["success"], true);
+        bed.online(id).await;
+        let request = ExecRequest {
+            timeout: Some(Duration::from_millis(100)),
+            ..command("true")
+        };
+        let mut handle = bed.hub.exec(id, request).await.unwrap();
+        let error = next(&mut handle).await.unwrap_err();
+        assert!(matches!(error, RequestError::NoAnswer { .. }), "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_download_that_nobody_wants_any_more_is_given_up() {
     let bed = Bed::start().await;
     let mut liar = Liar::registers(&bed).await;

@@ -539,7 +539,7 @@ fn a_tree_may_be_as_deep_as_it_likes() {
     fs::create_dir_all(folder.at(&below(DEPTH))).unwrap();
     assert_eq!(folder.everything().len(), DEPTH + 1);
     assert_eq!(folder.look(Look::Whole), [""; 0]);
-    let mut again = LiveTree::open(Root::open(&folder.at("")).unwrap(), Vec::new());
+    let mut again = LiveTree::open(Root::open(&folder.at("")).unwrap());
     assert_eq!(
         again.look(Look::Whole, &folder.cas).unwrap().changes.len(),
         DEPTH + 1
