@@ -495,6 +495,21 @@ pub struct Entry {
     /// Nanoseconds beyond them, below a million.
     #[serde(default)]
     pub mtime_ns: u32,
+    /// Why it can't be sent. It is then of the kind `other`, which a hub that does not know this
+    /// leaves out, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
+}
+
+/// Why a worker can't send something that it lists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftOut {
+    /// Its name is not UTF-8; the path has U+FFFD where it is not.
+    Name,
+    /// A folder whose content the worker can't read, and the system's words. The folder itself is
+    /// listed before.
+    Unreadable(String),
 }
 
 /// Kinds of directory entries.

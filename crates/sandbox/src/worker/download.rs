@@ -12,22 +12,20 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use quintet_framing::spare::Spare;
 use rustix::buffer::spare_capacity;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType};
 use rustix::io::Errno;
 
 use super::state::WorkerState;
 use super::transfer::{TransferError, TransferStream};
 use super::upload::hash_prefix;
 use crate::lanes::Link;
+use crate::paths::PathError;
 use crate::proto::frame::{
-    Body, Entry, EntryKind, FrameKind, HEADER, KEPT_PIECES, MAX_DATA, MAX_PIECE, Opened, StreamId,
-    header,
+    Body, Entry, EntryKind, FrameKind, HEADER, KEPT_PIECES, LeftOut, MAX_DATA, MAX_PIECE, Opened,
+    StreamId, header,
 };
 use crate::proto::{CHUNK, Dialect, WorkerToHub};
 use crate::socket::WsMessage;
-
-/// Folders within folders that a listing follows.
-const MAX_DEPTH: usize = 128;
 
 impl WorkerState {
     pub(crate) fn start_v1_download(
@@ -127,6 +125,7 @@ impl WorkerState {
         let mut lines = Lines {
             stream,
             frame: BytesMut::new(),
+            folders: Vec::new(),
         };
         let top = File::from(self.root.look(path)?);
         let metadata = top.metadata()?;
@@ -137,64 +136,102 @@ impl WorkerState {
             mode: metadata.permissions().mode() & 0o7777,
             mtime_ms: mtime_ms(&metadata),
             mtime_ns: below_milli(metadata.mtime_nsec()),
+            left_out: None,
         })?;
         if metadata.is_dir() {
-            let folder = self.root.folder(path)?;
-            list_folder(&folder, "", 0, &mut lines)?;
+            lines.folder("", &self.root.folder(path)?)?;
+        }
+        while let Some(name) = lines.folders.pop() {
+            // By its name from the root again: a deep tree must not take a descriptor a folder.
+            let listed = match self.root.folder(&format!("{path}/{name}")) {
+                Ok(folder) => lines.folder(&name, &folder),
+                Err(error) => Err(error.into()),
+            };
+            match listed {
+                Ok(()) => {}
+                Err(TransferError::Path(PathError::Io { source, .. })) => {
+                    lines.unreadable(name, &source)?;
+                }
+                Err(TransferError::Io(error)) => lines.unreadable(name, &error)?,
+                Err(error) => return Err(error),
+            }
         }
         lines.finish()
     }
-}
-
-fn list_folder(
-    folder: &OwnedFd,
-    prefix: &str,
-    depth: usize,
-    lines: &mut Lines<'_>,
-) -> Result<(), TransferError> {
-    let mut names: Vec<_> = Dir::read_from(folder)
-        .map_err(io::Error::from)?
-        .filter_map(|entry| entry.ok().map(|entry| entry.file_name().to_owned()))
-        .filter(|name| !matches!(name.to_bytes(), b"." | b".."))
-        .collect();
-    names.sort();
-    for name in names {
-        let stat = match rustix::fs::statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            // Removed since the folder was read.
-            Err(rustix::io::Errno::NOENT) => continue,
-            Err(errno) => return Err(io::Error::from(errno).into()),
-        };
-        let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
-        let path = format!("{prefix}{}", name.to_string_lossy());
-        lines.push(&Entry {
-            path: path.clone(),
-            kind,
-            size: u64::try_from(stat.st_size).unwrap_or(0),
-            mode: stat.st_mode & 0o7777,
-            mtime_ms: stat
-                .st_mtime
-                .saturating_mul(1000)
-                .saturating_add(i64::try_from(stat.st_mtime_nsec / 1_000_000).unwrap_or(0)),
-            mtime_ns: below_milli(i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
-        })?;
-        if kind == EntryKind::Folder && depth < MAX_DEPTH {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            if let Ok(inner) = rustix::fs::openat(folder, &name, flags, Mode::empty()) {
-                list_folder(&inner, &format!("{path}/"), depth + 1, lines)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Lines gathered into frames.
 struct Lines<'a> {
     stream: &'a mut TransferStream,
     frame: BytesMut,
+    /// Folders whose content is not listed yet, relative to the listed path.
+    folders: Vec<String>,
 }
 
 impl Lines<'_> {
+    /// Lists what is in `folder`, which is called `prefix`.
+    fn folder(&mut self, prefix: &str, folder: &OwnedFd) -> Result<(), TransferError> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(folder).map_err(io::Error::from)? {
+            names.push(entry.map_err(io::Error::from)?.file_name().to_owned());
+        }
+        names.retain(|name| !matches!(name.to_bytes(), b"." | b".."));
+        names.sort();
+        let first = self.folders.len();
+        for name in names {
+            let stat = match rustix::fs::statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                // Removed since the folder was read.
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            };
+            let path = match prefix {
+                "" => name.to_string_lossy().into_owned(),
+                prefix => format!("{prefix}/{}", name.to_string_lossy()),
+            };
+            let left_out = name.to_str().is_err().then_some(LeftOut::Name);
+            let kind = match left_out {
+                Some(_) => EntryKind::Other,
+                None => kind_of(FileType::from_raw_mode(stat.st_mode)),
+            };
+            self.push(&Entry {
+                path: path.clone(),
+                kind,
+                size: u64::try_from(stat.st_size).unwrap_or(0),
+                mode: stat.st_mode & 0o7777,
+                mtime_ms: stat
+                    .st_mtime
+                    .saturating_mul(1000)
+                    .saturating_add(i64::try_from(stat.st_mtime_nsec / 1_000_000).unwrap_or(0)),
+                mtime_ns: below_milli(i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+                left_out,
+            })?;
+            if kind == EntryKind::Folder {
+                self.folders.push(path);
+            }
+        }
+        // The last is taken first.
+        self.folders[first..].reverse();
+        Ok(())
+    }
+
+    /// Lists that a folder's content is missing.
+    fn unreadable(&mut self, path: String, error: &io::Error) -> Result<(), TransferError> {
+        if error.kind() == io::ErrorKind::NotFound {
+            // Removed since it was listed.
+            return Ok(());
+        }
+        self.push(&Entry {
+            path,
+            kind: EntryKind::Other,
+            size: 0,
+            mode: 0,
+            mtime_ms: 0,
+            mtime_ns: 0,
+            left_out: Some(LeftOut::Unreadable(error.to_string())),
+        })
+    }
+
     fn push(&mut self, entry: &Entry) -> Result<(), TransferError> {
         let mut line = serde_json::to_vec(entry).map_err(io::Error::from)?;
         line.push(b'\n');

@@ -1,12 +1,14 @@
 //! Uploads and downloads, over both versions, and everything that is wrong with them.
 
 use std::io::{Cursor, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use quintet_sandbox::hub::{FolderRequest, Have, HubEvent, RequestError, UploadRequest};
-use quintet_sandbox::proto::frame::{EntryKind, FailureCode};
+use quintet_sandbox::proto::frame::{Entry, EntryKind, FailureCode, LeftOut};
+use rustix::fs::{Mode, OFlags};
 
 use crate::bed::{Bed, soon};
 
@@ -261,16 +263,70 @@ async fn a_folder_is_listed_without_following_its_links() {
         [
             ("", EntryKind::Folder),
             ("e", EntryKind::Folder),
-            ("e/f", EntryKind::File),
             ("l", EntryKind::Link),
+            ("e/f", EntryKind::File),
         ]
     );
-    assert_eq!(entries[2].size, 3);
+    assert_eq!(entries[3].size, 3);
     assert!(bed.hub.list("w", "../..").await.is_err());
     assert_eq!(bed.hub.look("w", "d").await.unwrap(), entries[0]);
     assert!(bed.hub.look("w", "none").await.is_err());
     let one = bed.hub.list("w", "d/e/f").await.unwrap();
     assert_eq!((one.len(), one[0].kind), (1, EntryKind::File));
+}
+
+#[tokio::test]
+async fn what_can_t_be_sent_is_listed_with_why() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let top = bed.root("w").join("d");
+    std::fs::create_dir(&top).unwrap();
+    let odd = std::ffi::OsStr::from_bytes(b"bad\xff");
+    std::fs::write(top.join(odd), b"").unwrap();
+    std::fs::write(top.join("z"), b"").unwrap();
+    // Deeper than a path can say, which holds for root as well.
+    let name = "n".repeat(200);
+    let mut folder = std::fs::File::open(&top).unwrap();
+    for _ in 0..25 {
+        rustix::fs::mkdirat(&folder, &name, Mode::RWXU).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        folder = rustix::fs::openat(&folder, &name, flags, Mode::empty())
+            .unwrap()
+            .into();
+    }
+    let entries = bed.hub.list("w", "d").await.unwrap();
+    let odd = entries.iter().find(|it| it.path == "bad\u{fffd}").unwrap();
+    assert_eq!(
+        (odd.kind, &odd.left_out),
+        (EntryKind::Other, &Some(LeftOut::Name))
+    );
+    assert!(
+        entries
+            .iter()
+            .any(|it| it.path == "z" && it.left_out.is_none())
+    );
+    let depth = |entry: &Entry| entry.path.split('/').count();
+    let (last, unread) = (&entries[entries.len() - 2], &entries[entries.len() - 1]);
+    assert_eq!(
+        (last.kind, last.path.as_str()),
+        (EntryKind::Folder, unread.path.as_str())
+    );
+    assert!(depth(last) >= 20, "{}", depth(last));
+    assert!(
+        matches!(unread.left_out, Some(LeftOut::Unreadable(_))),
+        "{unread:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_deep_tree_is_listed_whole() {
+    let bed = Bed::start().await;
+    let _worker = bed.worker("w").await;
+    let deepest = format!("d{}", "/n".repeat(600));
+    std::fs::create_dir_all(bed.root("w").join(&deepest)).unwrap();
+    let entries = bed.hub.list("w", "d").await.unwrap();
+    assert_eq!(entries.len(), 601);
+    assert_eq!(format!("d/{}", entries[600].path), deepest);
 }
 
 #[tokio::test]
