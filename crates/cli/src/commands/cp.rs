@@ -109,7 +109,8 @@ fn request(source: &str, destination: &str) -> Result<CopyMsg, CommandError> {
             }
             Ok(CopyMsg {
                 worker: worker.to_owned(),
-                remote: path.to_owned(),
+                // A worker's path that is left out is its root, as in a destination.
+                remote: if path.is_empty() { "." } else { path }.to_owned(),
                 local: text(&local)?,
                 direction: CopyDirection::FromWorker.into(),
                 recursive: true,
@@ -171,6 +172,11 @@ mod tests {
         let from = |source: &str, to: &str| request(source, to).unwrap().local;
         assert_eq!(from("w:d/a.txt", "/tmp"), "/tmp/a.txt");
         assert_eq!(from("w:d/a.txt", "/tmp/none/b"), "/tmp/none/b");
+        let root = request("w:", "/tmp/whole").unwrap();
+        assert_eq!(
+            (root.remote.as_str(), root.local.as_str()),
+            (".", "/tmp/whole")
+        );
         assert!(request("a", "b").is_err());
         assert!(request("v:a", "w:b").is_err());
     }

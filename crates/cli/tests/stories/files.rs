@@ -1,6 +1,10 @@
 //! Files and folders between this machine and workers.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::harness::{Machine, Running, within};
 use crate::workers::{back, online, row, worker};
@@ -95,6 +99,58 @@ async fn files_and_folders_go_both_ways_with_mode_and_time() {
     let escaped = ["cp", "tree/a/empty", "local:../escaped"];
     machine.runs(&escaped).await.fails(1);
     assert!(!root.join("../escaped").exists());
+}
+
+#[tokio::test]
+async fn what_a_worker_can_t_send_is_named_and_the_rest_arrives() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up().await;
+    online(&machine, "local").await;
+    let root = machine.home().join("workers/local/root");
+    std::fs::create_dir(root.join("odd")).unwrap();
+    std::fs::write(root.join("odd/z"), "z").unwrap();
+    std::fs::write(root.join("odd").join(OsStr::from_bytes(b"bad\xff")), "").unwrap();
+    let copied = machine.runs(&["cp", "local:odd", "odd"]).await;
+    assert!(
+        copied.stderr.contains("its name is not UTF-8"),
+        "{copied:?}"
+    );
+    copied.succeeds();
+    let names: Vec<_> = std::fs::read_dir(machine.path().join("odd"))
+        .unwrap()
+        .collect();
+    assert_eq!(names.len(), 1);
+
+    machine
+        .runs(&["cp", "local:odd/z", "new/"])
+        .await
+        .succeeds();
+    assert!(machine.path().join("new/z").is_file());
+    // The worker's root, by its shortest name.
+    machine.runs(&["cp", "local:", "whole"]).await.succeeds();
+    assert!(machine.path().join("whole/odd/z").is_file());
+
+    let deepest = root.join(format!("deep{}", "/n".repeat(140)));
+    std::fs::create_dir_all(&deepest).unwrap();
+    machine.runs(&["cp", "local:deep", "deep"]).await.succeeds();
+    let deepest = machine.path().join(format!("deep{}", "/n".repeat(140)));
+    assert!(deepest.is_dir());
+
+    let name = "n".repeat(200);
+    let mut folder = std::fs::File::open(root.join("odd")).unwrap();
+    for _ in 0..25 {
+        rustix::fs::mkdirat(&folder, &name, Mode::RWXU).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        folder = rustix::fs::openat(&folder, &name, flags, Mode::empty())
+            .unwrap()
+            .into();
+    }
+    // Too deep for the worker and, since it begins further in, not for this machine.
+    let from = format!("local:odd{}", format!("/{name}").repeat(10));
+    let said = machine.runs(&["cp", &from, "far"]).await.fails(1);
+    assert!(said.contains("can't be read"), "{said}");
+    assert!(said.contains("copy again"), "{said}");
+    assert!(machine.path().join("far").join(&name).is_dir());
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@
 //! folder's files those are left as they are that have the same size, mode and time already.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -21,9 +20,10 @@ use quintet_sandbox::hub::{
     ExecOutcome, ExecRequest, FolderRequest, Hub, RequestError, UploadRequest,
 };
 use quintet_sandbox::mtime;
-use quintet_sandbox::proto::frame::{Entry, EntryKind};
+use quintet_sandbox::proto::frame::{Entry, EntryKind, LeftOut};
 
 use super::Workers;
+use super::place::Part;
 use crate::refusal::Refusal;
 
 /// How often a client hears of progress.
@@ -384,16 +384,30 @@ async fn fetch(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Resul
     let files = listed.iter().filter(|entry| entry.kind == EntryKind::File);
     told.total(files.map(|entry| entry.size).sum());
     // A folder that is not there yet has its name when it is whole, as a file does.
-    let place = match local.symlink_metadata() {
-        Ok(_) => local.to_owned(),
-        Err(_) => partial_of(local)?,
+    let part = match local.symlink_metadata() {
+        Ok(_) => None,
+        Err(_) => Some(Part::of_folder(local)?),
     };
+    let place = part.as_ref().map_or(local, Part::path).to_owned();
     if place.is_symlink() {
         return Err(Refusal::Bad(format!("{} is a link", place.display())));
     }
     let mut folders = Vec::new();
+    let mut unread = 0;
     for entry in &listed {
         let target = inside(&place, &entry.path)?;
+        match &entry.left_out {
+            Some(LeftOut::Name) => {
+                told.skip(&entry.path, "its name is not UTF-8");
+                continue;
+            }
+            Some(LeftOut::Unreadable(why)) => {
+                told.skip(&entry.path, &format!("what is in it can't be read: {why}"));
+                unread += 1;
+                continue;
+            }
+            None => {}
+        }
         match entry.kind {
             EntryKind::Folder => {
                 fs::create_dir_all(&target).map_err(|error| unusable(&target, &error))?;
@@ -416,10 +430,16 @@ async fn fetch(hub: &Hub, request: &CopyMsg, local: &Path, told: &Told) -> Resul
     for (target, entry) in folders.iter().rev() {
         settle(target, entry).map_err(|error| unusable(target, &error))?;
     }
-    if place != local {
-        fs::rename(&place, local).map_err(|error| unusable(local, &error))?;
+    if let Some(part) = part {
+        part.publish()?;
     }
-    Ok(())
+    match unread {
+        0 => Ok(()),
+        _ => Err(Refusal::Bad(format!(
+            "{unread} of what is named above could not be read on {worker}, and the rest is here; see \
+             that the worker may read it, then copy again"
+        ))),
+    }
 }
 
 /// A file of this machine, where there is one.
@@ -427,20 +447,6 @@ fn here(path: &Path) -> Option<Local> {
     let metadata = path.symlink_metadata().ok()?;
     let file = metadata.is_file();
     file.then(|| entry(path, String::new(), &metadata, LocalKind::File))
-}
-
-/// Where something is while it is not whole: beside its place.
-fn partial_of(target: &Path) -> Result<PathBuf, Refusal> {
-    let (Some(folder), Some(name)) = (target.parent(), target.file_name()) else {
-        return Err(Refusal::Bad(format!(
-            "{} has no name to copy to",
-            target.display()
-        )));
-    };
-    let mut partial = OsString::from(".");
-    partial.push(name);
-    partial.push(".quintet-partial");
-    Ok(folder.join(partial))
 }
 
 fn settle(folder: &Path, entry: &Entry) -> io::Result<()> {
@@ -459,18 +465,9 @@ async fn fetch_file(
     target: &Path,
     told: &Told,
 ) -> Result<(), Refusal> {
-    let partial = partial_of(target)?;
-    let failed = |error: io::Error| unusable(&partial, &error);
-    let mut file = tokio::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-        .open(&partial)
-        .await
-        .map_err(failed)?;
+    let part = Part::of_file(target)?;
+    let failed = |error: io::Error| unusable(target, &error);
+    let mut file = tokio::fs::File::from_std(part.file().map_err(failed)?);
     let received = hub
         .download_to(worker, remote, &mut file, |bytes| told.bytes(bytes))
         .await;
@@ -480,7 +477,7 @@ async fn fetch_file(
         Err(error) => {
             if size == 0 {
                 // Nothing to continue from.
-                let _ = tokio::fs::remove_file(&partial).await;
+                part.discard();
             }
             return Err(error.into());
         }
@@ -492,7 +489,7 @@ async fn fetch_file(
     if let Some(modified) = remote.modified {
         file.set_modified(modified).map_err(failed)?;
     }
-    fs::rename(&partial, target).map_err(|error| unusable(target, &error))?;
+    part.publish_file()?;
     told.end(size);
     Ok(())
 }
@@ -529,7 +526,7 @@ fn beneath(folder: &str, name: &str) -> String {
     }
 }
 
-fn unusable(path: &Path, error: &io::Error) -> Refusal {
+pub(super) fn unusable(path: &Path, error: &io::Error) -> Refusal {
     Refusal::Bad(format!("{}: {error}", path.display()))
 }
 

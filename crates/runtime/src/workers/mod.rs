@@ -12,6 +12,7 @@ mod builtin;
 mod copy;
 mod jobs;
 pub(crate) mod known;
+mod place;
 mod running;
 pub(crate) mod tokens;
 
