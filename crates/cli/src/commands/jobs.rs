@@ -3,15 +3,21 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use futures_util::{StreamExt as _, stream};
 use quintet_control::Client;
 use quintet_control::wire::{JobInfo, JobsMsg};
+use quintet_runtime::home::Home;
 use serde::Serialize;
 
 use super::Context;
 use crate::args::JsonArg;
 use crate::connect;
 use crate::error::CommandError;
+use crate::output;
 use crate::output::table::Table;
+
+/// Workers that are asked at once, so that one that is silent does not hold up the others.
+const AT_ONCE: usize = 16;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,30 +48,51 @@ struct Row {
 }
 
 pub(crate) async fn run(context: &Context, args: JobsArgs) -> Result<ExitCode, CommandError> {
-    let mut daemon = connect::daemon(&context.home).await?;
-    let workers = match args.worker {
-        Some(worker) => vec![worker],
-        // The first version of the protocol keeps nothing.
-        None => daemon
-            .workers()
-            .await?
-            .workers
-            .into_iter()
-            .filter(|worker| worker.state == "online" && worker.protocol != "sandd.v1")
-            .map(|worker| worker.id)
-            .collect(),
+    let (rows, silent) = match args.worker {
+        Some(worker) => (of_one(&context.home, &worker).await?, false),
+        None => of_all(context).await?,
     };
-    let mut rows = Vec::new();
-    for worker in workers {
-        let request = JobsMsg {
-            worker: worker.clone(),
-        };
-        let jobs = daemon.jobs(request).await?.jobs;
-        rows.extend(jobs.into_iter().map(|job| Row::new(&worker, job)));
-    }
     let nothing = "no commands or shells; `quintet shell WORKER` opens one";
     context.output.list(args.json.json, &rows, table, nothing)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if silent {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// What all workers have, and whether one could not say it.
+async fn of_all(context: &Context) -> Result<(Vec<Row>, bool), CommandError> {
+    let workers = connect::daemon(&context.home)
+        .await?
+        .workers()
+        .await?
+        .workers;
+    let asked = workers
+        .into_iter()
+        // The first version of the protocol keeps nothing.
+        .filter(|worker| worker.state == "online" && worker.protocol != "sandd.v1")
+        .map(|worker| async move { (of_one(&context.home, &worker.id).await, worker.id) });
+    let mut answers = stream::iter(asked).buffered(AT_ONCE);
+    let (mut rows, mut silent) = (Vec::new(), false);
+    while let Some((answer, worker)) = answers.next().await {
+        match answer {
+            Ok(found) => rows.extend(found),
+            Err(error) => {
+                output::report_error(&format!("{worker}: {}", error.message()), &[]);
+                silent = true;
+            }
+        }
+    }
+    Ok((rows, silent))
+}
+
+async fn of_one(home: &Home, worker: &str) -> Result<Vec<Row>, CommandError> {
+    let request = JobsMsg {
+        worker: worker.to_owned(),
+    };
+    let jobs = connect::daemon(home).await?.jobs(request).await?.jobs;
+    Ok(jobs.into_iter().map(|job| Row::new(worker, job)).collect())
 }
 
 fn table(rows: &[Row]) -> Table {

@@ -55,7 +55,7 @@ impl Hub {
         };
         let mut stream = conn.open(open, 0).await.map_err(|_| lost())?;
         loop {
-            match stream.next().await.ok_or_else(lost)? {
+            match self.inner.answered(worker, stream.next(), 0).await? {
                 StreamEvent::End(end) => match end.outcome {
                     Outcome::Complete => return Ok(()),
                     outcome => return Err(failure(outcome)),
@@ -99,7 +99,9 @@ impl Hub {
         let mut partial = BytesMut::new();
         let mut received = 0;
         loop {
-            match stream.next().await.ok_or_else(lost)? {
+            let event = self.inner.answered(worker, stream.next(), 0).await;
+            let event = event.inspect_err(|_| stream.urgent(Body::Cancel))?;
+            match event {
                 StreamEvent::Out(bytes) => {
                     stream.taken(bytes.len()).await;
                     received += bytes.len();

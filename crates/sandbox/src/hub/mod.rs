@@ -47,6 +47,8 @@ use crate::socket::close;
 
 /// Connections whose worker has not registered that are read at once; further ones wait.
 const UNREGISTERED: usize = 1024;
+/// Bytes that a worker reads in a second, at the least.
+const SLOW_DISK: u64 = 16 << 20;
 
 /// How long an authorization may take.
 const AUTHORIZE: Duration = Duration::from_secs(10);
@@ -60,7 +62,8 @@ pub struct HubSettings {
     pub reattach: Duration,
     /// How long a v1 reader may stand still.
     pub slow_reader: Duration,
-    /// How long a v1 transfer or the start of a shell may stay without an answer.
+    /// How long a v1 transfer, a listing or the start of anything but a command may stay without an
+    /// answer.
     pub patience: Duration,
     /// How long a connection may take to register its worker.
     pub registration: Duration,
@@ -287,10 +290,10 @@ impl Hub {
     /// The commands and shells that a worker keeps, its own restarts excepted.
     pub async fn jobs(&self, worker: &str) -> Result<Vec<JobInfo>, RequestError> {
         let conn = self.inner.online_v2(worker, "list its commands")?;
-        let lost = || self.inner.lost(worker);
-        let mut stream = conn.open(Open::Jobs, 0).await.map_err(|_| lost())?;
+        let opened = conn.open(Open::Jobs, 0).await;
+        let mut stream = opened.map_err(|_| self.inner.lost(worker))?;
         loop {
-            match stream.next().await.ok_or_else(lost)? {
+            match self.inner.answered(worker, stream.next(), 0).await? {
                 StreamEvent::End(end) => match end.outcome {
                     Outcome::Jobs { jobs } => return Ok(jobs),
                     outcome => return Err(failure(outcome)),
@@ -302,6 +305,24 @@ impl Hub {
 }
 
 impl Inner {
+    /// What a worker says next, which it has to within the patience. Before that it may have to
+    /// read `bytes` of a file.
+    async fn answered(
+        &self,
+        worker: &str,
+        next: impl Future<Output = Option<StreamEvent>>,
+        bytes: u64,
+    ) -> Result<StreamEvent, RequestError> {
+        let waited = self.settings.patience + Duration::from_secs(bytes / SLOW_DISK);
+        match tokio::time::timeout(waited, next).await {
+            Ok(event) => event.ok_or_else(|| self.lost(worker)),
+            Err(_) => Err(RequestError::NoAnswer {
+                worker: worker.to_owned(),
+                waited,
+            }),
+        }
+    }
+
     fn registry(&self) -> MutexGuard<'_, Registry> {
         lock(&self.registry)
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::conn::{Conn, HubStream, StreamEvent, V1Route};
 use super::observer::{Direction, HubEvent, Receipt};
-use super::{Hub, RequestError, failure};
+use super::{Hub, Inner, RequestError, failure};
 use crate::mtime;
 use crate::proto::frame::{
     Body, FailureCode, HEADER, KEPT_PIECES, MAX_PIECE, Open, Opened, Outcome,
@@ -158,7 +158,7 @@ impl Hub {
     ) -> Result<(), RequestError> {
         for _ in 0..ATTEMPTS {
             let registration = conn.registration();
-            let attempt = upload_v2(conn, worker, request, source, progress, sent);
+            let attempt = upload_v2(&self.inner, conn, worker, request, source, progress, sent);
             match attempt.await {
                 Err(RequestError::Lost { .. }) => {}
                 result => return result,
@@ -247,17 +247,20 @@ impl Hub {
                     blake3,
                 };
                 let mut stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
-                let opened = match stream.next().await.ok_or_else(lost)? {
-                    StreamEvent::Opened(opened) if [0, offset].contains(&opened.offset) => {
+                // It compares what is here with its own file first.
+                let opened = match self.inner.answered(worker, stream.next(), offset).await {
+                    Ok(StreamEvent::Opened(opened)) if [0, offset].contains(&opened.offset) => {
                         Ok(opened)
                     }
-                    StreamEvent::Opened(_) => Err(protocol(
+                    Ok(StreamEvent::Opened(_)) => Err(protocol(
                         "the worker goes on where nothing ends that is here",
                     )),
-                    StreamEvent::End(end) => Err(failure(end.outcome)),
-                    StreamEvent::Out(_) | StreamEvent::Err(_) => {
+                    Ok(StreamEvent::End(end)) => Err(failure(end.outcome)),
+                    Ok(StreamEvent::Out(_) | StreamEvent::Err(_)) => {
                         Err(protocol("bytes came before the file was opened"))
                     }
+                    Err(lost @ RequestError::Lost { .. }) => return Err(lost),
+                    Err(error) => Err(error),
                 };
                 match opened {
                     Ok(opened) => (Source::V2(stream), remote_file(&opened)),
@@ -283,6 +286,7 @@ impl Hub {
 }
 
 async fn upload_v2(
+    hub: &Inner,
     conn: Conn,
     worker: &str,
     request: &UploadRequest,
@@ -302,7 +306,8 @@ async fn upload_v2(
         mtime_ns,
     };
     let mut stream = Uploading::new(conn.open(open, 0).await.map_err(|_| lost())?);
-    let opened = match stream.next().await.ok_or_else(lost)? {
+    // It reads what it has of the file first.
+    let opened = match hub.answered(worker, stream.next(), request.size).await? {
         StreamEvent::Opened(opened) => opened,
         StreamEvent::End(end) => return Err(failure(end.outcome)),
         StreamEvent::Out(_) | StreamEvent::Err(_) => return Err(protocol("bytes of an upload")),

@@ -414,3 +414,40 @@ async fn a_worker_may_send_what_its_reader_takes_and_no_more() {
     liar.ends(stream, Outcome::Exited { code: 0 }).await;
     assert!(next(&mut third).await.is_ok());
 }
+
+#[tokio::test]
+async fn a_worker_that_answers_nothing_is_waited_for_no_longer_than_was_said() {
+    let bed = Bed::with(HubSettings {
+        patience: Duration::from_millis(50),
+        ..HubSettings::default()
+    })
+    .await;
+    let _silent = Liar::registers(&bed).await;
+    let hub = &bed.hub;
+    let silent = |result: Result<(), RequestError>| {
+        assert!(
+            matches!(result, Err(RequestError::NoAnswer { .. })),
+            "{result:?}"
+        );
+    };
+    silent(soon("jobs", hub.jobs("w")).await.map(drop));
+    silent(soon("a listing", hub.list("w", "d")).await.map(drop));
+    silent(
+        soon("a download", hub.download("w", "f", None))
+            .await
+            .map(drop),
+    );
+    let upload = crate::files::upload("f", 1);
+    let mut source = std::io::Cursor::new(b"x".to_vec());
+    silent(soon("an upload", hub.upload("w", &upload, &mut source, |_| {})).await);
+    silent(
+        soon("a shell", hub.shell("w", SIZE, "xterm"))
+            .await
+            .map(drop),
+    );
+    silent(
+        soon("a shell again", hub.attach_shell("w", "id"))
+            .await
+            .map(drop),
+    );
+}

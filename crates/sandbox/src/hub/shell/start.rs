@@ -114,6 +114,14 @@ impl Hub {
             stdout: 0,
             stderr: 0,
         };
+        // A copy of a workspace is brought up to date first.
+        let wait = match &begin {
+            Open::Shell {
+                mirror: Some(mirror),
+                ..
+            } => Duration::from_millis(mirror.wait_ms),
+            _ => Duration::ZERO,
+        };
         let mut open = begin.clone();
         for _ in 0..ATTEMPTS {
             let registration = conn.registration();
@@ -121,7 +129,10 @@ impl Hub {
                 conn = self.inner.returned(worker, registration).await?;
                 continue;
             };
-            match answer(stream, GivenUp::Ended).await {
+            match self
+                .within(worker, wait, answer(stream, GivenUp::Ended))
+                .await?
+            {
                 Answer::Opened(stream, _) => return Ok(stream),
                 Answer::Ended(Outcome::Failed {
                     code: FailureCode::UnknownJob,
@@ -140,6 +151,22 @@ impl Hub {
         Err(self.inner.lost(worker))
     }
 
+    /// An answer that comes within the patience and `more`; without one the shell is given up.
+    async fn within(
+        &self,
+        worker: &str,
+        more: Duration,
+        answer: impl Future<Output = Answer>,
+    ) -> Result<Answer, RequestError> {
+        let waited = self.inner.settings.patience + more;
+        tokio::time::timeout(waited, answer)
+            .await
+            .map_err(|_| RequestError::NoAnswer {
+                worker: worker.to_owned(),
+                waited,
+            })
+    }
+
     /// Attaches to a job and waits until the worker has accepted it.
     async fn attach_v2(
         &self,
@@ -149,7 +176,8 @@ impl Hub {
     ) -> Result<(HubStream, Opened), RequestError> {
         let lost = || self.inner.lost(worker);
         let stream = conn.open(open, WINDOW).await.map_err(|_| lost())?;
-        match answer(stream, GivenUp::Left).await {
+        let answer = answer(stream, GivenUp::Left);
+        match self.within(worker, Duration::ZERO, answer).await? {
             Answer::Opened(stream, opened) => Ok((stream, opened)),
             Answer::Ended(outcome) => Err(failure(outcome)),
             Answer::Lost(_) => Err(lost()),
