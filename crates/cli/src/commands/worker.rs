@@ -159,6 +159,13 @@ impl LimitArgs {
 pub(crate) async fn run(context: &Context, args: WorkerArgs) -> Result<ExitCode, CommandError> {
     let config = config(&context.home, args)?;
     let id = config.daemon_id.clone();
+    if config.token.is_some() && is_in_the_clear(&config.server_url) {
+        context.output.talk(format_args!(
+            "{} is not encrypted: whoever listens on the way reads the token; use wss:// where the \
+             daemon has a certificate",
+            config.server_url
+        ));
+    }
     let worker = Worker::start(config)
         .await
         .map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
@@ -200,8 +207,15 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
             ));
         }
     };
+    let token = args
+        .token
+        .as_deref()
+        .map(Token::parse)
+        .transpose()
+        .map_err(|error| CommandError::new(ErrorKind::Usage, error))?;
+    check(&url, token.as_ref())?;
     // A token says by itself what to trust.
-    let own = here.filter(|daemon| args.token.is_none() && is_served_by(&url, &daemon.http));
+    let own = here.filter(|daemon| token.is_none() && is_served_by(&url, &daemon.http));
     let url = if own.is_some() {
         over_loopback(&url)
     } else {
@@ -226,11 +240,7 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
         pin(&mut config, &fingerprint)
             .map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
     }
-    config.token = args
-        .token
-        .map(|token| Token::parse(&token))
-        .transpose()
-        .map_err(|error| CommandError::new(ErrorKind::Usage, error))?;
+    config.token = token;
     config.labels = args.labels.into_iter().collect();
     config.env = scrub_environment(std::env::vars_os());
     config.shell = std::env::var_os("SHELL").map(PathBuf::from);
@@ -263,6 +273,31 @@ fn config(home: &Home, args: WorkerArgs) -> Result<WorkerConfig, CommandError> {
         });
     }
     Ok(config)
+}
+
+/// Refuses what can't be dialled, and what would show a token to whoever listens on the way.
+fn check(url: &str, token: Option<&Token>) -> Result<(), CommandError> {
+    match url.split_once("://") {
+        Some(("wss", _)) => Ok(()),
+        Some(("ws", rest)) if token.is_some_and(|it| it.fingerprint().is_some()) => {
+            Err(CommandError::usage(format!(
+                "the token is for a daemon with a certificate, and {url} is not encrypted: whoever \
+                 listens on the way would read the token"
+            ))
+            .hint(format!("--server-url wss://{rest}")))
+        }
+        Some(("ws", _)) => Ok(()),
+        _ => Err(
+            CommandError::usage(format!("{url} does not say how to dial the daemon")).hint(
+                "write it like wss://HOST:7505/ws, or ws://127.0.0.1:7505/ws on its own machine",
+            ),
+        ),
+    }
+}
+
+/// Whether others on the network can read what is sent, a token above all.
+fn is_in_the_clear(url: &str) -> bool {
+    url.starts_with("ws://") && !address(url).is_some_and(|it| it.ip().is_loopback())
 }
 
 /// Checks the certificate by what the daemon of this home folder says that it shows.
@@ -361,6 +396,38 @@ mod tests {
             ("wss://192.0.2.1:7505/ws", "wss://192.0.2.1:7505/ws"),
         ] {
             assert_eq!(over_loopback(url), dialled);
+        }
+    }
+
+    #[test]
+    fn a_token_that_names_a_certificate_is_never_sent_in_the_clear() {
+        let pinned = Token::mint([1; 32], Some(Fingerprint([2; 32])));
+        let plain = Token::mint([1; 32], None);
+        let refused = check("ws://192.0.2.2:1/ws", Some(&pinned)).unwrap_err();
+        assert!(matches!(refused.kind(), ErrorKind::Usage));
+        for (url, token) in [
+            ("wss://192.0.2.2:1/ws", Some(&pinned)),
+            ("ws://192.0.2.2:1/ws", Some(&plain)),
+            ("ws://192.0.2.2:1/ws", None),
+        ] {
+            assert!(check(url, token).is_ok(), "{url}");
+        }
+        for (url, clear) in [
+            ("ws://192.0.2.2:1/ws", true),
+            ("ws://box:1/ws", true),
+            ("ws://127.0.0.1:1/ws", false),
+            ("ws://localhost:1/ws", false),
+            ("wss://192.0.2.2:1/ws", false),
+        ] {
+            assert_eq!(is_in_the_clear(url), clear, "{url}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_can_t_be_dialled_is_refused_at_once() {
+        for url in ["127.0.0.1:7505", "host", "ftp://host:1/ws"] {
+            let refused = check(&websocket(url), None).unwrap_err();
+            assert!(matches!(refused.kind(), ErrorKind::Usage), "{url}");
         }
     }
 
