@@ -88,8 +88,10 @@ pub fn pinned_client(fingerprint: Fingerprint) -> Result<Arc<rustls::ClientConfi
     Ok(Arc::new(config))
 }
 
-/// Whether somebody's certificate was refused for who signed it.
-pub(crate) fn is_unknown_issuer(error: &(dyn std::error::Error + 'static)) -> bool {
+/// Why somebody's certificate was refused, where that is what went wrong.
+pub(crate) fn refused_certificate<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a rustls::CertificateError> {
     let mut next = Some(error);
     while let Some(error) = next {
         let found = match error.downcast_ref::<std::io::Error>() {
@@ -97,14 +99,12 @@ pub(crate) fn is_unknown_issuer(error: &(dyn std::error::Error + 'static)) -> bo
             Some(error) => error.get_ref().and_then(|held| held.downcast_ref()),
             None => error.downcast_ref(),
         };
-        if let Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) =
-            found
-        {
-            return true;
+        if let Some(rustls::Error::InvalidCertificate(why)) = found {
+            return Some(why);
         }
         next = error.source();
     }
-    false
+    None
 }
 
 /// Random bytes for a token's secret.

@@ -338,14 +338,7 @@ impl Inner {
         };
         let (socket, echo) = match dialled {
             Ok(Ok(dialled)) => dialled,
-            Ok(Err(error)) if crate::tls::is_unknown_issuer(&error) => {
-                return Ended::Lost(format!(
-                    "{error}; nobody that this machine trusts signed its certificate: make a token \
-                     with `quintet token create --worker {}` on its machine, which names it",
-                    config.daemon_id
-                ));
-            }
-            Ok(Err(error)) => return Ended::Lost(error.to_string()),
+            Ok(Err(error)) => return Ended::Lost(self.why_not_dialled(&error)),
             Err(_) => return Ended::Lost(format!("{} did not answer", config.server_url)),
         };
         let Some(protocol) = chosen(echo.as_deref()) else {
@@ -368,6 +361,24 @@ impl Inner {
             shutdown,
         )
         .await
+    }
+
+    fn why_not_dialled(&self, error: &(dyn std::error::Error + 'static)) -> String {
+        let config = &self.state.config;
+        match crate::tls::refused_certificate(error) {
+            Some(rustls::CertificateError::UnknownIssuer) => format!(
+                "{error}; nobody that this machine trusts signed its certificate: make a token with \
+                 `quintet token create --worker {}` on its machine, which names it",
+                config.daemon_id
+            ),
+            Some(rustls::CertificateError::ApplicationVerificationFailure) => format!(
+                "{} shows another certificate than the one that the token names: it is another \
+                 daemon, or has a new one; make a new token with `quintet token create --worker {}` \
+                 on its machine",
+                config.server_url, config.daemon_id
+            ),
+            _ => error.to_string(),
+        }
     }
 }
 
