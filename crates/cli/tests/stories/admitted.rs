@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::harness::{Machine, Running, within};
-use crate::workers::{exec, row};
+use crate::workers::{exec, online, row};
 
 /// A token for the worker `w`, as a script takes it from the program.
 async fn token(machine: &Machine) -> String {
@@ -187,4 +187,16 @@ fn own_address() -> Option<std::net::IpAddr> {
     socket.connect("192.0.2.1:9").ok()?;
     let ip = socket.local_addr().ok()?.ip();
     (!ip.is_loopback()).then_some(ip)
+}
+
+#[tokio::test]
+async fn no_token_is_made_for_the_name_that_no_worker_can_have() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up().await;
+    online(&machine, "local").await;
+    let made = machine
+        .runs(&["token", "create", "--worker", "local"])
+        .await;
+    let said = made.fails(1);
+    assert!(said.contains("--no-worker"), "{said}");
 }

@@ -12,7 +12,7 @@ use quintet_sandbox::proto::MAX_NAME;
 use crate::daemon::Runtime;
 use crate::journal::rfc3339;
 use crate::refusal::Refusal;
-use crate::workers::{self, CommandEvents, tokens};
+use crate::workers::{self, CommandEvents, LOCAL, tokens};
 
 impl Runtime {
     pub(crate) fn list_workers(&self) -> WorkerList {
@@ -94,6 +94,12 @@ impl Runtime {
         if worker.trim().is_empty() || worker.len() > MAX_NAME {
             return Err(Refusal::Bad(format!(
                 "a worker's id has 1 to {MAX_NAME} bytes"
+            )));
+        }
+        if worker == LOCAL && self.workers.has_local() {
+            return Err(Refusal::Conflict(format!(
+                "the name {LOCAL:?} is the daemon's own worker's, and no token lets another have it; \
+                 name the worker otherwise, or start the daemon with --no-worker"
             )));
         }
         let token = tokens::mint(self.workers.fingerprint)?;

@@ -105,6 +105,11 @@ impl Workers {
             .store(unconfined, Ordering::Relaxed);
     }
 
+    /// Whether there is a built-in worker, whose name is its alone.
+    pub(crate) fn has_local(&self) -> bool {
+        self.has_local.load(Ordering::Relaxed)
+    }
+
     /// Whether the built-in worker's commands can write in a session's own folder: then they run
     /// there, and no copy is needed.
     pub(crate) fn local_is_unconfined(&self) -> bool {
@@ -119,8 +124,8 @@ impl Workers {
     /// The names of the workers that came since the daemon's start, and of the built-in one.
     pub(crate) fn named(&self) -> BTreeSet<String> {
         let came = self.hub.workers().into_iter().map(|info| info.id);
-        let local = self.has_local.load(Ordering::Relaxed);
-        came.chain(local.then(|| LOCAL.to_owned())).collect()
+        came.chain(self.has_local().then(|| LOCAL.to_owned()))
+            .collect()
     }
 
     /// Workers that are online.
