@@ -14,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::Context;
 use crate::connect;
@@ -30,6 +31,9 @@ const NOT_RUN: u8 = 125;
 const TIMED_OUT: u8 = 124;
 /// Ended by Ctrl-C, as a shell says it: 128 and SIGINT.
 const INTERRUPTED: u8 = 130;
+
+/// How long a command that was cancelled may take to end.
+const CANCELS_WITHIN: Duration = Duration::from_secs(60);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -184,17 +188,28 @@ async fn on_one(
 ) -> Result<u8, CommandError> {
     let mut interrupts = interrupts.clone();
     let (stdin, limit) = (request.stdin, request.timeout_ms.unwrap_or(300_000));
+    let worker = request.worker.clone();
     let mut shown = Shown::new(lines);
     let mut remote = Remote::open(home, Opening::Exec(request)).await?;
     let mut job: Option<String> = None;
     let mut feeder = stdin.then(Feeder::read);
+    let mut cancelled = None;
     loop {
         let seen = tokio::select! {
+            () = until(cancelled) => {
+                let waited = CANCELS_WITHIN.as_secs();
+                let text = format!("{worker} did not say in {waited} s that the command has ended");
+                output::report_error(&text, &["`quintet jobs` lists what still runs".to_owned()]);
+                return Ok(INTERRUPTED);
+            }
             seen = remote.next() => seen?,
             Ok(()) = interrupts.changed() => {
                 let first = *interrupts.borrow_and_update() == 1;
                 match &job {
-                    Some(job) if first => cancel(home, job).await?,
+                    Some(job) if first => {
+                        cancel(home, job).await?;
+                        cancelled = Some(Instant::now() + CANCELS_WITHIN);
+                    }
                     // Closing the connection cancels as well.
                     _ => return Ok(INTERRUPTED),
                 }
@@ -229,6 +244,13 @@ async fn on_one(
                 return Ok(exit_code(&ended));
             }
         }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -400,16 +422,26 @@ impl Interrupts {
     }
 }
 
+/// What a shell takes for its own at the beginning of a line, unless it is quoted.
+const RESERVED: &[&str] = &[
+    "case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if",
+    "select", "then", "time", "until", "while",
+];
+
 /// One word is a shell line as it is; several are quoted, so that the command gets exactly those.
 fn shell_line(words: &[String]) -> String {
     match words {
         [line] => line.clone(),
-        words => words
-            .iter()
-            .map(|word| quoted(word))
-            .collect::<Vec<_>>()
-            .join(" "),
+        [first, ..] if RESERVED.contains(&first.as_str()) => {
+            format!("'{first}' {}", joined(&words[1..]))
+        }
+        words => joined(words),
     }
+}
+
+fn joined(words: &[String]) -> String {
+    let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+    words.join(" ")
 }
 
 fn quoted(word: &str) -> String {
@@ -451,6 +483,8 @@ mod tests {
         };
         assert_eq!(line(&["a | b $C"]), "a | b $C");
         assert_eq!(line(&["ls", "-l", "a b"]), "ls -l 'a b'");
+        assert_eq!(line(&["if", "true"]), "'if' true");
+        assert_eq!(line(&["echo", "if"]), "echo if");
         assert_eq!(line(&["echo", "it's", "", "$X"]), r"echo 'it'\''s' '' '$X'");
     }
 
