@@ -48,7 +48,14 @@ pub(crate) struct ShellArgs {
 
 pub(crate) async fn run(context: &Context, args: ShellArgs) -> Result<ExitCode, CommandError> {
     let raw = RawTerminal::enter()?;
-    let ended = converse(&context.home, args).await;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    // As after any program that a signal ends, but with the terminal as it was.
+    let ended = tokio::select! {
+        ended = converse(&context.home, args) => ended,
+        Some(()) = terminate.recv() => Ok(Left::Ended(128 + 15)),
+        Some(()) = hang_up.recv() => Ok(Left::Ended(128 + 1)),
+    };
     // What is said next belongs on an ordinary terminal.
     drop(raw);
     match ended {
