@@ -154,6 +154,7 @@ const PLANES: &[Plane] = &[
                     "Mirrored",
                     "Entry",
                     "EntryKind",
+                    "LeftOut",
                 ],
             ),
         ],
