@@ -169,10 +169,14 @@ async fn two_replicas_follow_and_write_back() {
     a.signal(rustix::process::Signal::CONT);
     a.signal(rustix::process::Signal::TERM);
     assert!(a.ends().await.success());
-    let nobody = workspace(&machine, "a", &["barrier", "--timeout", "1h"])
+    let nobody = workspace(&machine, "a", &["barrier", "--timeout", "200ms"])
         .await
         .fails(1);
     assert!(nobody.contains("no mirror is running"), "{nobody}");
+    // One that is about to start is waited for.
+    let waits = machine.begins(&["workspace", "barrier", "--dir", "a", "--timeout", "1m"]);
+    let _a = mirror(&machine, "a", &master).await;
+    waits.ends().await.succeeds();
 }
 
 #[tokio::test]

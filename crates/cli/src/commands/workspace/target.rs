@@ -128,6 +128,7 @@ impl Target {
     ) -> Result<T, CommandError> {
         if self.opened.is_none() {
             let told = |progress: Progress| show(bar, progress);
+            let mirror_due = self.mirror_due(&request);
             let deadline = Instant::now() + PATIENCE;
             loop {
                 match control::ask(&self.place.state_dir, &request, told, &mut content).await {
@@ -135,7 +136,15 @@ impl Target {
                         content.flush()?;
                         return Ok(answer);
                     }
-                    Err(AskError::NotRunning) => {}
+                    // Opened here, it would be in the way of the mirror that it needs.
+                    Err(AskError::NotRunning) => match mirror_due {
+                        Some(due) if Instant::now() >= due => return Err(no_mirror()),
+                        Some(_) => {
+                            tokio::time::sleep(LOOK_AGAIN).await;
+                            continue;
+                        }
+                        None => {}
+                    },
                     Err(error) => return Err(unanswered(error)),
                 }
                 match self.open().await {
@@ -148,14 +157,6 @@ impl Target {
                 }
             }
         }
-        if let Request::Barrier { .. } | Request::WriteBack { .. } = request
-            && self.role == Role::Replica
-        {
-            return Err(CommandError::failed(
-                "no mirror is running for this folder, so nobody reaches the master",
-            )
-            .hint("`quintet workspace mirror DIR ...` runs one"));
-        }
         let Some(open) = &self.opened else {
             return Err(CommandError::failed("the workspace was closed"));
         };
@@ -166,6 +167,17 @@ impl Target {
             .map_err(|error| CommandError::new(ErrorKind::Failed, error))?;
         content.flush()?;
         Ok(serde_json::from_value(answer)?)
+    }
+
+    /// Until when the mirror that a request needs may take to start; none for one that needs none.
+    fn mirror_due(&self, request: &Request) -> Option<Instant> {
+        let (Request::Barrier { timeout_millis, .. } | Request::WriteBack { timeout_millis }) =
+            request
+        else {
+            return None;
+        };
+        let patience = PATIENCE.min(Duration::from_millis(*timeout_millis));
+        (self.role == Role::Replica).then(|| Instant::now() + patience)
     }
 
     /// Opens the folder in this process.
@@ -216,6 +228,11 @@ impl Target {
         bar.enable_steady_tick(Duration::from_millis(120));
         bar
     }
+}
+
+fn no_mirror() -> CommandError {
+    CommandError::failed("no mirror is running for this folder, so nobody reaches the master")
+        .hint("`quintet workspace mirror DIR ...` runs one")
 }
 
 /// Why there is no answer. A pipe of ours that nobody reads is no failure; one to the program that
