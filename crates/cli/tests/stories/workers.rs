@@ -664,6 +664,29 @@ async fn a_copy_shows_how_far_it_is_on_a_terminal_and_nothing_in_a_pipe() {
     assert_eq!(piped.code, Some(0));
 }
 
+#[tokio::test]
+async fn a_shell_that_a_signal_ends_leaves_the_terminal_as_it_was_and_is_no_command() {
+    let machine = Machine::fresh();
+    let _daemon = machine.up().await;
+    online(&machine, "local").await;
+    let mut shell = Terminal::opens(&machine, &["shell", "local"]);
+    let modes = |shell: &Terminal| rustix::termios::tcgetattr(&shell.pty).unwrap().local_modes;
+    shell.types("echo re''ady\r").await;
+    shell.sees("ready").await;
+    assert!(!modes(&shell).contains(rustix::termios::LocalModes::ICANON));
+    let pid = shell.child.id().unwrap().cast_signed();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let ended = within("it ends", shell.child.wait()).await.unwrap();
+    assert_eq!(ended.code(), Some(128 + 15));
+    assert!(modes(&shell).contains(rustix::termios::LocalModes::ICANON));
+
+    let jobs = machine.runs(&["jobs", "--json"]).await.json();
+    let job = jobs[0]["id"].as_str().unwrap();
+    let said = exec(&machine, &["local", "--attach", job]).await.fails(125);
+    assert!(said.contains("quintet shell local --attach"), "{said}");
+}
+
 /// A person in front of a terminal, who reads everything.
 pub(crate) struct Terminal {
     pty: pty_process::Pty,

@@ -150,6 +150,7 @@ impl Workers {
         let handle = match &request.attach {
             Some(job) => {
                 self.arrived(&request.worker).await;
+                self.expect_kind(&request.worker, job, "exec").await?;
                 self.hub.attach_exec(&request.worker, job).await?
             }
             None => {
@@ -231,9 +232,24 @@ impl Workers {
         seen: u64,
     ) -> Result<CommandEvents, Refusal> {
         self.arrived(worker).await;
+        self.expect_kind(worker, job, "shell").await?;
         let handle = self.hub.attach_shell_after(worker, job, seen).await?;
         handle.input().resize(size).await?;
         Ok(self.follow_shell(handle))
+    }
+
+    /// Refuses to go on with a shell as with a command, whose Ctrl-C cancels it, or the other way.
+    async fn expect_kind(&self, worker: &str, job: &str, kind: &str) -> Result<(), Refusal> {
+        let jobs = self.hub.jobs(worker).await?;
+        match jobs.into_iter().find(|it| it.id == job) {
+            Some(other) if other.kind != kind => Err(Refusal::Bad(format!(
+                "{job} is none that `quintet {kind}` goes on with; use `quintet {} {worker} \
+                 --attach {job}`",
+                other.kind
+            ))),
+            // What is not there is told by the worker.
+            _ => Ok(()),
+        }
     }
 
     fn follow_shell(&self, handle: ShellHandle) -> CommandEvents {
