@@ -133,7 +133,7 @@ impl Hub {
                     "{reply:?} of a worker that is not registered"
                 );
             }
-            HubEvent::Fault(fault) => assert!(!fault.to_string().is_empty()),
+            HubEvent::Fault { error: fault, .. } => assert!(!fault.to_string().is_empty()),
             HubEvent::None | HubEvent::Load(_) => {
                 use quintet_sandbox::proto::parse::worker_to_hub;
                 if let Ok(incoming) = worker_to_hub(text)

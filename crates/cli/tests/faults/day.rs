@@ -83,7 +83,7 @@ impl Wire {
                 HubEvent::Register { daemon_id, .. } => self.hub.accept(daemon_id),
                 HubEvent::None | HubEvent::Load(_) => {}
                 HubEvent::Reply(reply) => panic!("{reply:?} to nothing"),
-                HubEvent::Fault(fault) => panic!("{fault}"),
+                HubEvent::Fault { error: fault, .. } => panic!("{fault}"),
             }
         }
         while let Some(message) = self.hub.poll_send() {

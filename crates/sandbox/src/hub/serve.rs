@@ -199,9 +199,15 @@ impl Served<'_> {
                 self.reply(reply).await;
                 Ok(())
             }
-            HubEvent::Fault(error) => {
-                let worker = self.session.registered().unwrap_or("unregistered");
-                tracing::warn!(worker, %error, "a message from a worker can't be used");
+            HubEvent::Fault { error, log } => {
+                if log {
+                    let worker = self.session.registered().unwrap_or("unregistered");
+                    tracing::warn!(worker, %error, "a message from a worker can't be used");
+                }
+                // What it would have answered has no other answer.
+                if let (false, Some(answer)) = (error.is_unknown(), error.answer()) {
+                    self.reply(WorkerToHub::Error(answer)).await;
+                }
                 Ok(())
             }
         }

@@ -46,8 +46,13 @@ pub enum HubEvent {
     Load(Load),
     /// A reply or output to route by its id.
     Reply(WorkerToHub),
-    /// A fault, to be logged: the first of its kind on this connection.
-    Fault(ParseError),
+    /// A message that can't be used.
+    Fault {
+        /// Why.
+        error: ParseError,
+        /// Whether it is the first of its kind on this connection, and worth a line in the log.
+        log: bool,
+    },
 }
 
 /// One connection as the hub sees it. Time is any monotonic clock's, since an epoch of the
@@ -194,11 +199,8 @@ impl HubSession {
         {
             self.outgoing.push_back(HubToWorker::Error(answer));
         }
-        if self.logged.len() < MAX_LOGGED_KINDS && self.logged.insert(error.log_key()) {
-            HubEvent::Fault(error)
-        } else {
-            HubEvent::None
-        }
+        let log = self.logged.len() < MAX_LOGGED_KINDS && self.logged.insert(error.log_key());
+        HubEvent::Fault { error, log }
     }
 }
 

@@ -69,6 +69,11 @@ impl ParseError {
         })
     }
 
+    /// Whether it is of a type that this end does not take, and so no bad answer to anything.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.fault, Fault::UnknownType(_))
+    }
+
     /// What a log line about this kind of fault is keyed by: each kind is logged once.
     pub fn log_key(&self) -> String {
         match &self.fault {

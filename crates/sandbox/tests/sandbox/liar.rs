@@ -325,6 +325,34 @@ async fn a_worker_that_lives_and_never_answers_is_not_waited_for_for_ever_either
 }
 
 #[tokio::test]
+async fn an_answer_that_lacks_something_is_an_answer() {
+    let bed = Bed::start().await;
+    let mut raw = raw_worker(&bed.url(), &["sandd.v1"]).await;
+    assert_eq!(raw.register("w").await["success"], true);
+    bed.online("w").await;
+    // Twice: only the first of its kind is worth a line in the log.
+    for _ in 0..2 {
+        let output = bed.hub.exec("w", command("true")).await.unwrap();
+        let id = loop {
+            let message = raw.json().await;
+            if message["type"] == "execute_command" {
+                break message["command_id"].clone();
+            }
+        };
+        // Of a type that a later worker may have, which ends nothing.
+        raw.send(json!({ "type": "command_progress", "command_id": id }))
+            .await;
+        raw.send(json!({
+            "type": "command_output", "command_id": id, "stdout": "", "exit_code": 0,
+            "duration_ms": 1,
+        }))
+        .await;
+        let error = soon("it ends", output.output(0)).await.unwrap_err();
+        assert!(error.to_string().contains("lacks stderr"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_download_that_nobody_wants_any_more_is_given_up() {
     let bed = Bed::start().await;
     let mut liar = Liar::registers(&bed).await;
