@@ -233,8 +233,12 @@ async fn an_entry_that_is_sent_again_gets_the_same_answer_after_a_restart_too() 
         assert_eq!(accepted, [(1, base.cast_signed() + 1)]);
         assert_eq!(rejected.len(), 1);
         // Whoever decided anew would now refuse the first, and take the second.
-        fs::write(host.dir().join("f"), "theirs").unwrap();
-        fs::write(host.dir().join("g"), "late").unwrap();
+        for (name, text) in [("f", "theirs"), ("g", "late")] {
+            // At once: a file that is written in place is empty before.
+            let beside = host.dir().with_file_name("beside");
+            fs::write(&beside, text).unwrap();
+            fs::rename(beside, host.dir().join(name)).unwrap();
+        }
         assert_eq!(host.workspace.flush().await.unwrap(), base + 3);
     }
     assert_eq!(fs::read_to_string(host.dir().join("f")).unwrap(), "theirs");

@@ -174,6 +174,7 @@ async fn two_replicas_follow_and_write_back() {
         .fails(1);
     assert!(nobody.contains("no mirror is running"), "{nobody}");
     // One that is about to start is waited for.
+    let master = Master::serves(&machine, &[]).await;
     let waits = machine.begins(&["workspace", "barrier", "--dir", "a", "--timeout", "1m"]);
     let _a = mirror(&machine, "a", &master).await;
     waits.ends().await.succeeds();
