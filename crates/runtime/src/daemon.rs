@@ -75,15 +75,6 @@ pub enum StartError {
         /// What is wrong.
         source: StoreError,
     },
-    /// Other machines would reach the control plane, which has no TLS.
-    #[error(
-        "control.tcp = {address}: other machines can reach this address, and the control plane has no TLS: \
-         its token and all that is said would cross the network in the clear"
-    )]
-    ExposedControl {
-        /// The address.
-        address: SocketAddr,
-    },
     /// A port can't be bound.
     #[error("can't listen on {address}: {source}")]
     Listen {
@@ -247,7 +238,11 @@ impl Daemon {
             && !address.ip().is_loopback()
             && !options.insecure
         {
-            return Err(StartError::ExposedControl { address });
+            tracing::warn!(
+                "control.tcp = {address}: other machines can reach this address, and the control plane has no \
+                 TLS: its token and all that is said cross the network in the clear. Where it is not your own, \
+                 listen on 127.0.0.1 and dial through `ssh -L`; `--insecure` says that it is"
+            );
         }
         let (tls, pinned) = match &current.http.tls {
             Some(files) => (Some(http::configured(files)?), None),

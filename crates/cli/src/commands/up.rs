@@ -70,7 +70,7 @@ pub(crate) struct UpArgs {
     no_worker: bool,
 
     /// Serve an address that other machines can reach without TLS; without this and without
-    /// http.tls_cert, a certificate is made on first use, and --control-tcp takes no such address
+    /// http.tls_cert, a certificate is made on first use, and --control-tcp warns of such an address
     #[arg(long)]
     insecure: bool,
 }
@@ -215,9 +215,6 @@ async fn announce(context: &Context, daemon: &Daemon) -> Result<(), CommandError
 fn explain(context: &Context, error: StartError) -> CommandError {
     match error {
         StartError::Config(problems) => mistakes(context, problems),
-        StartError::ExposedControl { .. } => CommandError::config(error).hint(
-            "listen on 127.0.0.1 and dial through ssh -L, or say `--insecure` where the network is your own",
-        ),
         StartError::Tls(_) => CommandError::config(error)
             .hint("`http.tls_cert` and `http.tls_key` name the two files; without them the daemon makes its own"),
         StartError::Lock(LockError::Held { ref pid, .. }) => {
