@@ -267,7 +267,13 @@ async fn control_over_tcp_needs_the_token() {
 #[tokio::test]
 async fn a_control_plane_that_other_machines_reach_is_said_to_be_in_the_clear() {
     let machine = Machine::fresh();
-    let exposed = ["up", "--control-tcp", "0.0.0.0:0", "--listen", "127.0.0.1:0"];
+    let exposed = [
+        "up",
+        "--control-tcp",
+        "0.0.0.0:0",
+        "--listen",
+        "127.0.0.1:0",
+    ];
     let mut warned = Running::start_with_talk(&machine, &exposed);
     warned.prints("cross the network in the clear").await;
     warned.prints("is ready at").await;

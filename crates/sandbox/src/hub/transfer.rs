@@ -321,6 +321,11 @@ async fn upload_v2(
     let mut offset = begin;
     progress(offset);
     let spare = Spare::new(KEPT_PIECES, HEADER + MAX_PIECE);
+    let waited = hub.settings.patience;
+    let no_answer = || RequestError::NoAnswer {
+        worker: worker.to_owned(),
+        waited,
+    };
     let sending = async {
         while offset < request.size {
             let frame = spare.take();
@@ -328,31 +333,36 @@ async fn upload_v2(
                 read_part(source, request.size - offset, MAX_PIECE, HEADER, frame).await?;
             frame[..HEADER].copy_from_slice(&sender.frame(0));
             let len = frame.len() - HEADER;
-            sender.send(spare.lend(frame)).await.map_err(|_| lost())?;
+            // A worker that takes nothing for so long never will.
+            let taken = tokio::time::timeout(waited, sender.send(spare.lend(frame)));
+            taken.await.map_err(|_| no_answer())?.map_err(|_| lost())?;
             offset += len as u64;
             *sent += len as u64;
             progress(offset);
         }
         sender.in_turn(Body::Eof).await.map_err(|_| lost())
     };
-    // The worker may end the stream in the middle: disk full, or a path that went away.
     tokio::pin!(sending);
-    let mut done = false;
+    let mut is_sent = false;
     loop {
-        tokio::select! {
-            result = &mut sending, if !done => {
-                result?;
-                done = true;
-            }
-            event = stream.next() => match event.ok_or_else(lost)? {
-                StreamEvent::End(end) => {
-                    return match end.outcome {
-                        Outcome::Complete => Ok(()),
-                        outcome => Err(failure(outcome)),
-                    };
+        let event = match is_sent {
+            // It puts the file on its disk before it says so.
+            true => hub.answered(worker, stream.next(), request.size).await?,
+            false => tokio::select! {
+                result = &mut sending => {
+                    result?;
+                    is_sent = true;
+                    continue;
                 }
-                StreamEvent::Opened(_) | StreamEvent::Out(_) | StreamEvent::Err(_) => {}
+                // It may end the stream in the middle: disk full, or a path that went away.
+                event = stream.next() => event.ok_or_else(lost)?,
             },
+        };
+        if let StreamEvent::End(end) = event {
+            return match end.outcome {
+                Outcome::Complete => Ok(()),
+                outcome => Err(failure(outcome)),
+            };
         }
     }
 }
@@ -582,8 +592,10 @@ impl DownloadHandle {
                 }
             }
             Source::V2(stream) => loop {
-                match stream.next().await {
-                    Some(StreamEvent::Out(bytes)) => {
+                let inner = &self.audit.hub.inner;
+                let event = inner.answered(&self.worker, stream.next(), 0).await;
+                match event {
+                    Ok(StreamEvent::Out(bytes)) => {
                         // No more of this machine's disk than was announced, whoever sends.
                         match self.left.map(|left| left.checked_sub(bytes.len() as u64)) {
                             Some(None) => {
@@ -596,7 +608,7 @@ impl DownloadHandle {
                         stream.taken(bytes.len()).await;
                         break Ok((bytes, false));
                     }
-                    Some(StreamEvent::End(end)) => {
+                    Ok(StreamEvent::End(end)) => {
                         break match end.outcome {
                             Outcome::Complete if self.left.is_some_and(|left| left > 0) => {
                                 Err(protocol("the file is shorter than the worker said"))
@@ -605,9 +617,10 @@ impl DownloadHandle {
                             outcome => Err(failure(outcome)),
                         };
                     }
-                    Some(StreamEvent::Opened(_) | StreamEvent::Err(_)) => {}
-                    None => {
-                        break Err(self.audit.hub.inner.lost(&self.worker));
+                    Ok(StreamEvent::Opened(_) | StreamEvent::Err(_)) => {}
+                    Err(error) => {
+                        stream.urgent(Body::Cancel);
+                        break Err(error);
                     }
                 }
             },

@@ -444,6 +444,46 @@ async fn a_worker_may_send_what_its_reader_takes_and_no_more() {
 }
 
 #[tokio::test]
+async fn a_transfer_that_stands_still_ends() {
+    let bed = Bed::with(HubSettings {
+        patience: Duration::from_millis(50),
+        ..HubSettings::default()
+    })
+    .await;
+    let mut liar = Liar::registers(&bed).await;
+    // Its end never comes, nor leave to send more than the first pieces.
+    for size in [1, 4 * INITIAL_CREDIT as usize] {
+        let upload = crate::files::upload("f", size);
+        let mut source = std::io::Cursor::new(vec![0; size]);
+        let sending = soon(
+            "an upload",
+            bed.hub.upload("w", &upload, &mut source, |_| {}),
+        );
+        let (sent, stream) = tokio::join!(sending, async {
+            let stream = liar.is_asked().await;
+            liar.says(stream, Body::Opened(Opened::default())).await;
+            stream
+        });
+        let is_over = matches!(sent, Err(RequestError::NoAnswer { .. }));
+        assert!(is_over, "{size}: {sent:?}");
+        liar.is_told_to_stop(stream).await;
+    }
+    let starting = bed.hub.download("w", "f", None);
+    let (download, stream) = tokio::join!(async { starting.await.unwrap() }, async {
+        let stream = liar.is_asked().await;
+        liar.says(stream, Body::Opened(Opened::default())).await;
+        liar.says(stream, Body::Out(vec![1; 10].into())).await;
+        stream
+    });
+    let mut download = download;
+    let first = soon("a piece", download.next()).await;
+    assert_eq!(first, Ok(Some(vec![1; 10].into())));
+    let got = soon("the end", download.next()).await;
+    assert!(matches!(got, Err(RequestError::NoAnswer { .. })), "{got:?}");
+    liar.is_told_to_stop(stream).await;
+}
+
+#[tokio::test]
 async fn a_worker_that_answers_nothing_is_waited_for_no_longer_than_was_said() {
     let bed = Bed::with(HubSettings {
         patience: Duration::from_millis(50),
