@@ -106,6 +106,7 @@ test("what goes over the page's socket has no word of what is done in it", async
   await page.keyboard.type("echo $((6*7))-cucumber\n");
   await expect(page.getByTestId("screen")).toContainText("42-cucumber");
   await page.getByRole("button", { name: "End" }).click();
+  await expect(page.getByRole("button", { name: "New shell" })).toBeVisible();
 
   const words = ["pineapple", "submarine", "recipe", "rhubarb", "hello.rs", "watermelon"];
   words.push("cucumber", "tester", "local", "session", "approval", "items", "text_delta", '"id"');

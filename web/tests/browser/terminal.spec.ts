@@ -19,13 +19,15 @@ test("a terminal on a worker, left and taken up again", async ({ paired, daemon 
   await screen.click();
   // A person can't tell shells apart by 36 digits.
   const id = /[^/]+$/.exec(paired.url())?.[0] ?? "";
-  await expect(paired.getByText(`Shell ${id.slice(-6)}`, { exact: true })).toBeVisible();
+  const name = `Shell ${id.slice(-6)}`;
+  await expect(paired.getByText(name, { exact: true })).toBeVisible();
   await expect(paired.getByText(id)).toHaveCount(0);
   await paired.keyboard.type("echo $((40+2))-answer\n");
   await expect(screen).toContainText("42-answer");
   await paired.keyboard.type("export KEPT=still-here\n");
   await paired.getByRole("button", { name: "Detach" }).click();
-  await paired.getByRole("button", { name: "Attach" }).first().click();
+  const own = paired.getByRole("listitem").filter({ hasText: name });
+  await own.getByRole("button", { name: "Attach" }).click();
   await screen.click();
   await paired.keyboard.type("echo it-is-$KEPT\n");
   await expect(screen).toContainText("it-is-still-here");
