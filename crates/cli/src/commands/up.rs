@@ -70,7 +70,7 @@ pub(crate) struct UpArgs {
     no_worker: bool,
 
     /// Serve an address that other machines can reach without TLS; without this and without
-    /// http.tls_cert, a certificate is made on first use, and --control-tcp warns of such an address
+    /// http.tls_cert, a certificate is made on first use; --control-tcp warns of such addresses
     #[arg(long)]
     insecure: bool,
 }
