@@ -204,7 +204,7 @@ async fn a_download_is_as_long_as_its_worker_said() {
 #[tokio::test]
 async fn a_connection_that_registers_nobody_is_not_kept() {
     let settings = HubSettings {
-        registration: Duration::from_millis(200),
+        registration: Duration::from_secs(2),
         ..HubSettings::default()
     };
     let bed = Bed::with(settings).await;
@@ -446,7 +446,7 @@ async fn a_worker_may_send_what_its_reader_takes_and_no_more() {
 #[tokio::test]
 async fn a_transfer_that_stands_still_ends() {
     let bed = Bed::with(HubSettings {
-        patience: Duration::from_millis(50),
+        patience: Duration::from_secs(1),
         ..HubSettings::default()
     })
     .await;
