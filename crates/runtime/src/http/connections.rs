@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(200);
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_secs(3600);
 
     struct Served {
         address: SocketAddr,
