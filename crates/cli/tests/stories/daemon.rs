@@ -324,12 +324,15 @@ async fn a_request_that_never_ends_does_not_keep_it_from_stopping() {
 async fn it_runs_on_when_nobody_reads_what_it_prints() {
     let machine = Machine::fresh();
     let mut command = machine.quintet(&["up", "--listen", "127.0.0.1:0"]);
-    // Nothing can be written to what is open for reading alone.
-    command.stdout(std::fs::File::open("/dev/null").unwrap());
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    command.stdout(full.unwrap());
     let mut daemon = command.spawn().unwrap();
-    while !machine.run_file().exists() {
-        tokio::task::yield_now().await;
-    }
+    let ready = async {
+        while !machine.run_file().exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("it is ready", ready).await;
     machine.runs(&["send", "shell", "true"]).await.succeeds();
     let pid = rustix::process::Pid::from_raw(daemon.id().unwrap().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
